@@ -1,0 +1,26 @@
+"""What was decided: frozen sub-configs, each handed only to what uses it, and EngineArgs, what the user wishes.
+
+Nothing here decides: `engine/resolve.py` turns wishes, checkpoint facts and machine facts into these.
+"""
+
+from octavo.config.configs import (
+    CacheConfig,
+    LoadConfig,
+    ModelConfig,
+    ObservabilityConfig,
+    OctavoConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
+from octavo.config.engine_args import EngineArgs
+
+__all__ = [
+    "CacheConfig",
+    "EngineArgs",
+    "LoadConfig",
+    "ModelConfig",
+    "ObservabilityConfig",
+    "OctavoConfig",
+    "ParallelConfig",
+    "SchedulerConfig",
+]

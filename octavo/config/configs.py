@@ -1,0 +1,116 @@
+"""The frozen sub-configs. Every value is final: no `None` means "choose"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+SchedulingPolicy = Literal["fcfs", "priority"]
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model that is served.
+
+    vocab_size: the width of the logits, against which every token id is validated
+    default_sampling_params: fields taken from generation_config.json (or the user's override)
+    eos_token_ids: every end-of-sequence id of the checkpoint; the first is the tokenizer's own
+    """
+
+    model: str
+    served_model_name: str
+    architecture: str
+    max_model_len: int
+    vocab_size: int
+    num_layers: int
+    dtype: str
+    seed: int
+    eos_token_ids: tuple[int, ...]
+    max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    enforce_eager: bool = False
+    skip_tokenizer_init: bool = False
+    default_sampling_params: Mapping[str, object] = field(default_factory=dict)
+    logits_processors: Sequence[object] = ()
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The KV cache. memory_bytes: the whole byte budget of one worker's KV tensors."""
+
+    block_size: int
+    memory_bytes: int
+    dtype: str = "float32"
+    enable_prefix_caching: bool = True
+    num_blocks_override: int | None = None
+    watermark: float = 0.0  # share of blocks kept free when a waiting request is admitted
+    enable_hybrid: bool = True  # False: sliding-window layers are stored like full ones
+    enable_kv_events: bool = False
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Budgets and policy of one step.
+
+    long_prefill_token_threshold: at most this many tokens of one prompt a step while others wait; 0 = no cap
+    max_num_partial_prefills: prompts that may be partly computed at the same time
+    max_long_partial_prefills: of these, how many may be longer than the threshold
+    reserve_full_sequence: admit a prompt only if its whole KV fits now
+    """
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    max_num_partial_prefills: int = 8
+    max_long_partial_prefills: int = 1
+    policy: SchedulingPolicy = "fcfs"
+    reserve_full_sequence: bool = True
+    max_num_encoder_tokens: int = 0
+    num_lookahead_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How many processes and in what arrangement."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    distributed_executor_backend: str = "uni"
+    worker_cls: str | None = None
+    worker_extension_cls: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass(frozen=True)
+class LoadConfig:
+    """How weights are read. load_format: auto, safetensors, gguf or dummy."""
+
+    load_format: str = "auto"
+    use_tqdm: bool = True
+
+
+@dataclass(frozen=True)
+class ObservabilityConfig:
+    """What is counted and logged."""
+
+    log_stats: bool = True
+
+
+@dataclass(frozen=True)
+class OctavoConfig:
+    """The bundle that `resolve` returns; only the engine holds it whole."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    load: LoadConfig
+    observability: ObservabilityConfig

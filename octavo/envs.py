@@ -1,0 +1,50 @@
+"""The environment variables that Octavo reads: the whole list, each read when asked for (never at import)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """Return the folder for downloaded models: OCTAVO_CACHE, else $XDG_CACHE_HOME/octavo, else ~/.cache/octavo."""
+    explicit = os.environ.get("OCTAVO_CACHE")
+    if explicit:
+        return Path(explicit).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "octavo"
+
+
+def log_level() -> str:
+    """Return OCTAVO_LOG_LEVEL (default INFO)."""
+    return os.environ.get("OCTAVO_LOG_LEVEL", "INFO").upper()
+
+
+def num_threads() -> int | None:
+    """Return OCTAVO_NUM_THREADS, the size of the native thread pool, or None for one per usable core."""
+    return _positive_int("OCTAVO_NUM_THREADS")
+
+
+def isa() -> str | None:
+    """Return OCTAVO_ISA (avx512, avx2, portable), which forces a lower instruction set, or None."""
+    return os.environ.get("OCTAVO_ISA") or None
+
+
+def ops_backend() -> str | None:
+    """Return OCTAVO_OPS (native, reference), which forces an ops backend, or None for the best available."""
+    return os.environ.get("OCTAVO_OPS") or None
+
+
+def _positive_int(name: str) -> int | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    from octavo.errors import ConfigError
+
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ConfigError(f"{name} must be a positive integer, got {text!r}")
+    return value

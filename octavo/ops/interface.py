@@ -1,0 +1,198 @@
+"""The closed set of array operations that models, layers and the sampler are written in.
+
+Dimension names: T tokens of the step, R rows (requests), V vocabulary, H hidden, I/O features in/out, Q query heads,
+K key/value heads, D head dim, B blocks, S block size.
+
+Contract of every op: results depend on nothing but the row's own inputs (batch invariance): tile over rows, never
+change the order of a row's own sums. Arguments are checked here at the border (shape, dtype, index range) and a
+violation raises ValueError before any memory is touched. Outputs are new arrays unless the docstring says in place.
+Inputs may be strided views as long as the last axis is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float32]
+Int = NDArray[np.int32]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+
+
+class Weight(Protocol):
+    """A matrix [out_features, in_features] packed for one backend; opaque to layers."""
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def in_features(self) -> int: ...
+
+    def dequantized(self) -> Float:
+        """Return the matrix as float32 [out_features, in_features], a copy."""
+        ...
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where the step's tokens sit, for one KV cache group. The tokens of row r are query_start[r] .. query_start[r+1]-1.
+
+    query_start: [R+1] int32
+    seq_lens: [R] int32, keys that exist for the row once this step's are stored (computed + scheduled)
+    block_table: [R, max_blocks] int32, physical block of each logical block; freed or unused entries are 0 (null block)
+    slot_mapping: [T] int64, physical slot block_id * block_size + offset where each token's key and value go
+
+    Query i of row r has position seq_lens[r] - (query_start[r+1] - query_start[r]) + i and sees keys 0 .. position.
+    """
+
+    query_start: Int
+    seq_lens: Int
+    block_table: Int
+    slot_mapping: NDArray[np.int64]
+
+
+class Ops(Protocol):
+    """One backend. See the module docstring for the contract common to all methods."""
+
+    name: str
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def pack(self, matrices: Sequence[Float]) -> Weight:
+        """Pack matrices [O_i, I] float32, stacked along the output axis, for `linear` and `embedding`."""
+        ...
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def embedding(self, token_ids: Int, table: Weight) -> Float:
+        """Look up token_ids [T] in table [V, H]; return [T, H]. Ids outside 0..V-1 raise ValueError."""
+        ...
+
+    def take_rows(self, x: Float, rows: Int) -> Float:
+        """Return x[rows]: x [T, H], rows [R]."""
+        ...
+
+    def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
+        """Return x @ weight.T + bias: x [T, I], bias [O]; result [T, O]. Each output sums over I in index order."""
+        ...
+
+    def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
+        """Return x / sqrt(mean(x^2) + eps) * weight over the last axis: x [..., H] (2-D or 3-D), weight [H]."""
+        ...
+
+    def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
+        """Return (rms_norm(x + residual), x + residual): both [T, H]."""
+        ...
+
+    def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
+        """Return (x - mean) / sqrt(var + eps) * weight + bias over the last axis: x [T, H]."""
+        ...
+
+    def add(self, x: Float, y: Float) -> Float:
+        """Return x + y, same shape."""
+        ...
+
+    def scale(self, x: Float, factor: float) -> Float:
+        """Return x * factor."""
+        ...
+
+    def softcap(self, x: Float, cap: float) -> Float:
+        """Return cap * tanh(x / cap)."""
+        ...
+
+    def activation(self, x: Float, kind: Activation) -> Float:
+        """Return the activation of x [T, I], element by element."""
+        ...
+
+    def act_and_mul(self, x: Float, kind: Activation) -> Float:
+        """Return act(x[:, :I]) * x[:, I:]: x [T, 2I]; result [T, I]."""
+        ...
+
+    # -- attention -------------------------------------------------------------------------------------------------
+
+    def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
+        """Rotate the first `rotary_dim` of each head, half-split ("neox") pairing: (x1, x2) = first and second half.
+
+        x [T, heads, D], positions [T], cos_sin [P, rotary_dim]: cos in the first half of the columns, sin in the second.
+        Result [T, heads, D]. Positions outside 0..P-1 raise ValueError.
+        """
+        ...
+
+    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
+        """Write key and value [T, K, D] into cache [B, 2, K, S, D], in place; slot = block * S + offset.
+
+        Slots outside 0..B*S-1 raise ValueError. Slots of block 0 (the null block) may be written and are never read.
+        """
+        ...
+
+    def paged_attention(
+        self,
+        query: Float,
+        cache: Float,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Float:
+        """Causal attention of query [T, Q, D] over cache [B, 2, K, S, D]; result [T, Q * D]. Q is a multiple of K.
+
+        score = scale * q.k; with softcap c: c * tanh(score / c); a query at position p sees keys
+        max(0, p - sliding_window + 1) .. p. Keys are walked in fixed partitions counted from position 0, so that
+        neither chunk borders nor other rows change a bit of the result.
+        """
+        ...
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+    # logits [R, V] float32 throughout; -inf means forbidden.
+
+    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
+        """Return [R] bool: does the row hold a NaN or +inf, or no finite entry?"""
+        ...
+
+    def argmax(self, logits: Float) -> Int:
+        """Return [R] int32, the lowest index of each row's maximum."""
+        ...
+
+    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
+        """Return (ids [R, k+1] int32, logprobs [R, k+1], ranks [R] int32).
+
+        Column 0 is token_ids[r]; columns 1..k the k most likely ids, ties to the lower id. logprob = log-softmax.
+        rank = 1 + number of ids with a strictly greater logit + number of lower ids with an equal logit.
+        """
+        ...
+
+    def log_softmax(self, logits: Float) -> Float:
+        """Return the log-softmax over the last axis, [R, V]."""
+        ...
+
+    def apply_penalties(
+        self,
+        logits: Float,
+        row_start: Int,
+        token_ids: Int,
+        output_counts: Int,
+        repetition: Float,
+        frequency: Float,
+        presence: Float,
+    ) -> None:
+        """Penalise logits [R, V] in place. Row r's distinct seen ids are token_ids[row_start[r]:row_start[r+1]].
+
+        output_counts: how often each was generated (0: in the prompt only). For each: l = l / repetition if l > 0 else
+        l * repetition; then l -= frequency * count + presence * (count > 0). repetition, frequency, presence: [R].
+        """
+        ...
+
+    def sample(
+        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
+    ) -> Int:
+        """Draw one id per row; temperature [R] > 0, top_k [R] (0 = off), top_p [R], min_p [R], uniform [R] in [0, 1).
+
+        Order: divide by temperature, min_p (keep p >= min_p * max p), top_k (ties at the border kept), top_p (smallest
+        set in descending order, ties to the lower id, whose mass reaches top_p; at least one id); then the first id, in
+        id order, whose cumulative kept mass exceeds uniform * total kept mass.
+        """
+        ...

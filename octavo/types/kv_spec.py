@@ -1,0 +1,55 @@
+"""What a layer stores per token, how layers are grouped, and the plan that workers allocate from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec:
+    """A layer whose queries see every earlier key. A page holds one block's keys and values."""
+
+    block_size: int  # tokens
+    num_kv_heads: int
+    head_dim: int
+    dtype: str = "float32"
+
+    @property
+    def page_size_bytes(self) -> int:
+        return 2 * self.block_size * self.num_kv_heads * self.head_dim * DTYPE_SIZE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class SlidingWindowSpec(FullAttentionSpec):
+    """A layer whose query at position p sees keys p - sliding_window + 1 .. p."""
+
+    sliding_window: int = 0
+
+
+KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
+DTYPE_SIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+
+
+@dataclass(frozen=True)
+class KVCacheGroupSpec:
+    """Layers that share one block table."""
+
+    layer_names: tuple[str, ...]
+    spec: KVCacheSpec
+
+
+@dataclass(frozen=True)
+class KVCacheTensor:
+    """One allocation of num_blocks pages; the layers that share it are in different groups."""
+
+    size_bytes: int
+    shared_by: tuple[str, ...]  # layer names
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """The plan: every worker allocates these tensors, the scheduler hands out these blocks."""
+
+    num_blocks: int
+    tensors: tuple[KVCacheTensor, ...]
+    groups: tuple[KVCacheGroupSpec, ...]

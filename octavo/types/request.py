@@ -1,0 +1,46 @@
+"""What enters the engine core: one request, checked and tokenised."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from octavo.types.sampling_params import SamplingParams
+
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended; `str()` gives the name that the API shows."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REPETITION = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One sequence to generate (n > 1 is already fanned out), trusted by everything behind the input side.
+
+    request_id: unique among the engine's live requests (made so by the front end)
+    eos_token_id: ends the request with stop_reason None; None when absent or ignored
+    stop_token_ids: end the request with the id as stop_reason; the user's and, unless ignored, the further
+        end-of-sequence ids of the generation config
+    seed: the random stream's key; always set, chosen at admission when the user gave none
+    output_token_ids: tokens generated before (a request resubmitted after an engine death)
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    arrival_time: float  # seconds, time.time()
+    seed: int
+    eos_token_id: int | None = None
+    stop_token_ids: list[int] = []
+    cache_salt: str | None = None
+    priority: int = 0
+    client_index: int = 0
+    output_token_ids: list[int] = []

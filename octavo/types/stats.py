@@ -1,0 +1,55 @@
+"""Statistics that cross from the engine core to the front end, and per-request timing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class PrefixCacheStats(msgspec.Struct, array_like=True):
+    """Prefix-cache use since the last report, in tokens; re-prefills after a preemption are not counted."""
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+
+
+class SchedulerStats(msgspec.Struct, array_like=True):
+    """The scheduler's state after a step. kv_cache_usage: share of blocks in use, 0 to 1."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    num_preemptions: int = 0  # total since start
+    prefix_cache: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Timing of one request. `arrival_time` is wall time; the `_ts` fields are seconds of time.monotonic()."""
+
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0  # seconds from arrival
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def queued_time_s(self) -> float:
+        return self.scheduled_ts - self.queued_ts
+
+    @property
+    def prefill_time_s(self) -> float:
+        return self.first_token_ts - self.scheduled_ts
+
+    @property
+    def decode_time_s(self) -> float:
+        return self.last_token_ts - self.first_token_ts
+
+    @property
+    def inference_time_s(self) -> float:
+        return self.last_token_ts - self.scheduled_ts
