@@ -1,0 +1,21 @@
+"""What a model's forward needs beside its inputs: the ops, and each layer's cache and token layout for this step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from octavo.ops.interface import AttentionMetadata, Float, Ops
+
+
+@dataclass(slots=True)
+class ForwardContext:
+    """Passed to every module's forward; nothing in a model reaches for globals.
+
+    kv_caches: layer name -> [B, 2, K, S, D] float32, bound once by the worker
+    metadata: layer name -> its group's AttentionMetadata of this step
+    """
+
+    ops: Ops
+    kv_caches: Mapping[str, Float]
+    metadata: Mapping[str, AttentionMetadata]
