@@ -38,10 +38,15 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The KV cache. memory_bytes: the whole byte budget of one worker's KV tensors."""
+    """The KV cache.
+
+    memory_bytes: the byte budget of one worker's KV tensors, when the user gave one; otherwise the worker takes
+        memory_share of what is free once weights are loaded and a step was profiled
+    """
 
     block_size: int
-    memory_bytes: int
+    memory_bytes: int | None = None
+    memory_share: float = 0.4
     dtype: str = "float32"
     enable_prefix_caching: bool = True
     num_blocks_override: int | None = None

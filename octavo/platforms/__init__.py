@@ -1,0 +1,1 @@
+"""Facts about the machine: memory and cores as this process may use them. Decides nothing."""

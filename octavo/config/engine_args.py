@@ -1,0 +1,137 @@
+"""EngineArgs: what the user wishes, under vLLM's names. `None` means "you choose"; `engine/resolve.py` chooses.
+
+Options of vLLM whose capability is not built here are known by name (`_UNSUPPORTED`): their neutral value is accepted,
+anything else is refused with the reason. An unknown name is an error that suggests the closest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from octavo.config.configs import LogprobsMode, SchedulingPolicy
+from octavo.errors import ConfigError, UnsupportedError
+
+
+def _option(default: Any, help: str, choices: Sequence[str] | None = None, in_cli: bool = True) -> Any:
+    metadata = {"help": help, "choices": choices, "in_cli": in_cli}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class EngineArgs:
+    """Options of an engine; each field's help text is in its metadata and on the command line."""
+
+    model: str = _option("smollm2-135m-instruct", "catalog name, folder, .gguf file, hub id or hub id:QUANT")
+    tokenizer: str | None = _option(None, "folder or file of another tokenizer than the model's own")
+    skip_tokenizer_init: bool = _option(False, "load no tokenizer: token ids in, token ids out")
+    trust_remote_code: bool = _option(False, "accepted for compatibility; code from a model folder never runs")
+    dtype: str = _option("auto", "type of the computation", ("auto", "float32", "float"))
+    seed: int = _option(0, "seed from which requests without a seed get theirs")
+    max_model_len: int | str | None = _option(None, "longest sequence; 8k style accepted; -1 or auto: what fits memory")
+    revision: str | None = _option(None, "branch, tag or commit of a hub model")
+    served_model_name: str | None = _option(None, "name shown in the API instead of the model's")
+    hf_overrides: dict[str, Any] = _option({}, "JSON object merged into the model's config.json")
+    hf_token: str | None = _option(None, "access token for the hub")
+    generation_config: str = _option("auto", "auto: the model's generation_config.json; vllm: ignore it; or a folder")
+    override_generation_config: dict[str, Any] = _option({}, "JSON object merged over the generation config")
+    max_logprobs: int = _option(20, "largest logprobs a request may ask for; -1: no limit")
+    logprobs_mode: str = _option("raw_logprobs", "what logprobs mean", get_args(LogprobsMode))
+    logits_processors: list[Any] = _option([], "custom logits processors: classes or module:Class", in_cli=False)
+    enforce_eager: bool = _option(False, "run op by op (the only mode of this version)")
+    load_format: str = _option("auto", "how weights are read", ("auto", "safetensors", "gguf", "dummy"))
+    download_dir: str | None = _option(None, "folder for hub downloads")
+    use_tqdm_on_load: bool = _option(True, "progress bar while loading weights")
+    block_size: int | None = _option(None, "tokens per KV cache block (16)")
+    gpu_memory_utilization: float | None = _option(None, "share of the machine's memory for weights and KV cache")
+    kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV cache; overrides gpu_memory_utilization")
+    kv_cache_dtype: str = _option("auto", "type of the KV cache", ("auto", "float32"))
+    enable_prefix_caching: bool | None = _option(None, "reuse the KV cache of shared prompt prefixes (on)")
+    prefix_caching_hash_algo: str = _option("sha256", "hash of cached blocks", ("sha256",))
+    num_gpu_blocks_override: int | None = _option(None, "number of KV cache blocks, whatever the memory (for tests)")
+    disable_hybrid_kv_cache_manager: bool = _option(False, "store sliding-window layers like full ones")
+    watermark: float = _option(0.0, "share of blocks kept free when a waiting request is admitted")
+    max_num_batched_tokens: int | None = _option(None, "token budget of one step (1024)")
+    max_num_seqs: int | None = _option(None, "requests that run at the same time (256)")
+    enable_chunked_prefill: bool | None = _option(None, "compute long prompts in pieces (on)")
+    long_prefill_token_threshold: int | None = _option(
+        None, "tokens of one prompt per step while others wait; 0: no cap (a quarter of the token budget)"
+    )
+    max_num_partial_prefills: int | None = _option(None, "prompts partly computed at the same time (8)")
+    max_long_partial_prefills: int | None = _option(None, "of these, prompts over the threshold (1)")
+    scheduling_policy: str = _option("fcfs", "order of requests", get_args(SchedulingPolicy))
+    scheduler_reserve_full_isl: bool = _option(True, "admit a prompt only if all of it fits the KV cache")
+    tensor_parallel_size: int = _option(1, "processes that share each layer")
+    pipeline_parallel_size: int = _option(1, "processes that share the layers")
+    data_parallel_size: int = _option(1, "engine replicas")
+    distributed_executor_backend: str | None = _option(None, "how workers run", ("uni",))
+    worker_cls: str | None = _option(None, "module.Class of another worker", in_cli=False)
+    worker_extension_cls: str | None = _option(None, "module.Class mixed into the worker for collective_rpc")
+    kv_events_config: dict[str, Any] | None = _option(None, 'JSON object; {"enable_kv_cache_events": true}')
+    disable_log_stats: bool = _option(False, "count nothing")
+
+    @classmethod
+    def from_kwargs(cls, **options: Any) -> EngineArgs:
+        """Build from keyword arguments; unknown and unsupported ones raise ConfigError or UnsupportedError."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name, value in options.items():
+            if name not in known:
+                _refuse_unless_neutral(name, value, known)
+        return cls(**{name: value for name, value in options.items() if name in known})
+
+
+# vLLM option -> (values that ask for nothing, what is missing). Accepted when neutral, refused otherwise.
+_UNSUPPORTED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "runner": (("auto", "generate"), "only text generation is built"),
+    "convert": (("auto", "none"), "only text generation is built"),
+    "task": (("auto", "generate", None), "only text generation is built"),
+    "model_impl": (("auto", "vllm"), "models run by Octavo's own declarations"),
+    "tokenizer_mode": (("auto", "hf"), "tokenizers load from tokenizer.json or GGUF"),
+    "tokenizer_revision": ((None,), "use revision"),
+    "code_revision": ((None,), "code from a model folder never runs"),
+    "config_format": (("auto", "hf"), "config.json and GGUF are read"),
+    "quantization": ((None,), "weights are computed in float32"),
+    "quantization_config": ((None,), "weights are computed in float32"),
+    "cpu_offload_gb": ((0, 0.0), "weights are in main memory already"),
+    "disable_custom_all_reduce": ((False, True), ""),
+    "enable_lora": ((False,), "LoRA adapters are not built"),
+    "speculative_config": ((None,), "speculative decoding is not built"),
+    "spec_method": ((None,), "speculative decoding is not built"),
+    "spec_model": ((None,), "speculative decoding is not built"),
+    "spec_tokens": ((None,), "speculative decoding is not built"),
+    "structured_outputs_config": ((None, {}), "structured outputs are not built"),
+    "reasoning_parser": (("", None), "reasoning parsers are not built"),
+    "mm_processor_kwargs": ((None, {}), "multimodal input is not built"),
+    "limit_mm_per_prompt": ((None, {}), "multimodal input is not built"),
+    "pooler_config": ((None,), "pooling is not built"),
+    "profiler_config": ((None,), "profiling is not built"),
+    "attention_config": ((None,), "there is one attention backend"),
+    "attention_backend": ((None,), "there is one attention backend"),
+    "compilation_config": ((None, {}, 0), "there is nothing to compile"),
+    "enable_sleep_mode": ((False,), "sleep mode is not built"),
+    "enable_prompt_embeds": ((False,), "prompt embeddings are not built"),
+    "enable_expert_parallel": ((False,), "mixture-of-experts models are not built"),
+    "async_scheduling": ((None, False), "scheduling is synchronous on CPU"),
+    "kv_transfer_config": ((None,), "KV transfer is not built"),
+    "ec_transfer_config": ((None,), "multimodal input is not built"),
+    "disable_sliding_window": ((False,), "sliding windows are always honoured"),
+    "max_num_queued_reqs": ((None,), "admission limits come with the server"),
+    "max_num_queued_tokens": ((None,), "admission limits come with the server"),
+    "decode_context_parallel_size": ((1,), "context parallelism is not built"),
+    "prefill_context_parallel_size": ((1,), "context parallelism is not built"),
+}
+
+
+def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
+    if name not in _UNSUPPORTED:
+        close = difflib.get_close_matches(name, [*known, *_UNSUPPORTED], n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ConfigError(f"unknown engine option {name!r}{hint}")
+    neutral, reason = _UNSUPPORTED[name]
+    if value not in neutral:
+        raise UnsupportedError(f"{name}={value!r} is not supported: {reason}; leave it at {neutral[0]!r}")
