@@ -1,0 +1,287 @@
+"""The ops in plain NumPy, float32, as close to their definitions as code can be: the oracle for every other backend.
+
+It also serves where no compiler was there at install time. NumPy's matrix product (BLAS) picks its order of summation
+by the shape of the whole product, so this backend alone does not promise batch invariance to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.ops.checks import check_array, check_range
+from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceWeight:
+    """A matrix kept as it came: [out_features, in_features] float32."""
+
+    matrix: Float
+
+    @property
+    def out_features(self) -> int:
+        return int(self.matrix.shape[0])
+
+    @property
+    def in_features(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def dequantized(self) -> Float:
+        return self.matrix.copy()
+
+
+class ReferenceOps:
+    """See `octavo.ops.interface.Ops` for the contract of each method."""
+
+    name = "reference"
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def pack(self, matrices: Sequence[Float]) -> Weight:
+        if not matrices:
+            raise ValueError("pack needs at least one matrix, got none")
+        for matrix in matrices:
+            check_array("matrix", matrix, (None, matrices[0].shape[-1]))
+        return ReferenceWeight(np.concatenate(matrices, axis=0) if len(matrices) > 1 else matrices[0])
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def embedding(self, token_ids: Int, table: Weight) -> Float:
+        check_array("token_ids", token_ids, (None,), np.int32)
+        check_range("token_ids", token_ids, table.out_features)
+        return _matrix(table)[token_ids]
+
+    def take_rows(self, x: Float, rows: Int) -> Float:
+        check_array("x", x, (None, None))
+        check_array("rows", rows, (None,), np.int32)
+        check_range("rows", rows, x.shape[0])
+        return x[rows]
+
+    def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
+        check_array("x", x, (None, weight.in_features))
+        product: Float = x @ _matrix(weight).T
+        if bias is None:
+            return product
+        check_array("bias", bias, (weight.out_features,))
+        return product + bias
+
+    def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
+        check_array("x", x, (None,) * (x.ndim if x.ndim in (2, 3) else 2))
+        check_array("weight", weight, (x.shape[-1],))
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        normed: Float = x / np.sqrt(mean_square + np.float32(eps)) * weight
+        return normed
+
+    def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
+        total = self.add(x, residual)
+        return self.rms_norm(total, weight, eps), total
+
+    def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
+        check_array("x", x, (None, None))
+        check_array("weight", weight, (x.shape[-1],))
+        centred = x - np.mean(x, axis=-1, keepdims=True)
+        variance = np.mean(centred * centred, axis=-1, keepdims=True)
+        normed: Float = centred / np.sqrt(variance + np.float32(eps)) * weight
+        if bias is None:
+            return normed
+        check_array("bias", bias, (x.shape[-1],))
+        return normed + bias
+
+    def add(self, x: Float, y: Float) -> Float:
+        check_array("x", x, (None, None))
+        check_array("y", y, x.shape)
+        return x + y
+
+    def scale(self, x: Float, factor: float) -> Float:
+        check_array("x", x, (None,) * x.ndim)
+        return x * np.float32(factor)
+
+    def softcap(self, x: Float, cap: float) -> Float:
+        check_array("x", x, (None,) * x.ndim)
+        return _softcap(x, cap)
+
+    def activation(self, x: Float, kind: Activation) -> Float:
+        check_array("x", x, (None, None))
+        return _activate(x, kind)
+
+    def act_and_mul(self, x: Float, kind: Activation) -> Float:
+        check_array("x", x, (None, None))
+        if x.shape[1] % 2:
+            raise ValueError(f"x must have an even number of columns (gate and up), got {x.shape[1]}")
+        half = x.shape[1] // 2
+        return _activate(x[:, :half], kind) * x[:, half:]
+
+    # -- attention -------------------------------------------------------------------------------------------------
+
+    def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
+        check_array("x", x, (None, None, None))
+        check_array("positions", positions, (x.shape[0],), np.int32)
+        check_array("cos_sin", cos_sin, (None, None))
+        check_range("positions", positions, cos_sin.shape[0])
+        rotary_dim = cos_sin.shape[1]
+        if rotary_dim % 2 or rotary_dim > x.shape[2]:
+            raise ValueError(f"cos_sin must have an even number of columns up to {x.shape[2]}, got {rotary_dim}")
+        half = rotary_dim // 2
+        cos, sin = cos_sin[positions, None, :half], cos_sin[positions, None, half:]  # [T, 1, half]
+        first, second, rest = x[..., :half], x[..., half:rotary_dim], x[..., rotary_dim:]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
+        num_blocks, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
+        check_array("key", key, (None, num_kv_heads, head_dim))
+        check_array("value", value, key.shape)
+        check_array("slot_mapping", slot_mapping, (key.shape[0],), np.int64)
+        check_range("slot_mapping", slot_mapping, num_blocks * block_size)
+        blocks, offsets = np.divmod(slot_mapping, block_size)
+        cache[blocks, 0, :, offsets] = key
+        cache[blocks, 1, :, offsets] = value
+
+    def paged_attention(
+        self,
+        query: Float,
+        cache: Float,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Float:
+        _check_attention(query, cache, metadata, sliding_window)
+        num_tokens, num_heads, head_dim = query.shape
+        result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
+        starts = metadata.query_start.tolist()
+        for row, seq_len in enumerate(metadata.seq_lens.tolist()):
+            start, end = starts[row], starts[row + 1]
+            if start == end:
+                continue
+            key, value = _gather_kv(cache, metadata.block_table[row], seq_len)  # [K, seq_len, D]
+            positions = np.arange(seq_len - (end - start), seq_len)
+            visible = _visible_keys(positions, seq_len, sliding_window)
+            out = _attend(query[start:end], key, value, visible, scale, softcap)
+            result[start:end] = out.reshape(end - start, -1)
+        return result
+
+
+def _matrix(weight: Weight) -> Float:
+    if not isinstance(weight, ReferenceWeight):
+        raise ValueError(f"weight must be packed by the reference ops, got {type(weight).__name__}")
+    return weight.matrix
+
+
+def _softcap(x: Float, cap: float) -> Float:
+    capped: Float = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return capped
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+def _activate(x: Float, kind: Activation) -> Float:
+    function = _ACTIVATIONS.get(kind)
+    if function is None:
+        raise ValueError(f"activation must be one of {', '.join(_ACTIVATIONS)}, got {kind!r}")
+    return function(x)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def _silu(x: Float) -> Float:
+    # The bound keeps exp finite; below -80 the result rounds to nothing anyway.
+    denominator: Float = np.float32(1) + np.exp(-np.maximum(x, np.float32(-80)))
+    return x / denominator
+
+
+def _gelu(x: Float) -> Float:
+    cdf: Float = np.float32(0.5) * (np.float32(1) + _erf(x * np.float32(math.sqrt(0.5))))
+    return x * cdf
+
+
+def _gelu_tanh(x: Float) -> Float:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    gate: Float = np.float32(0.5) * (np.float32(1) + np.tanh(inner))
+    return x * gate
+
+
+def _relu(x: Float) -> Float:
+    return np.maximum(x, np.float32(0))
+
+
+def _relu2(x: Float) -> Float:
+    return _relu(x) * _relu(x)
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Float], Float]] = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": _relu,
+    "relu2": _relu2,
+}
+
+
+# -- attention's parts -------------------------------------------------------------------------------------------------
+
+
+def _cache_dimensions(cache: Float) -> tuple[int, int, int, int]:
+    check_array("cache", cache, (None, 2, None, None, None))
+    num_blocks, _, num_kv_heads, block_size, head_dim = cache.shape
+    return num_blocks, num_kv_heads, block_size, head_dim
+
+
+def _check_attention(query: Float, cache: Float, metadata: AttentionMetadata, sliding_window: int | None) -> None:
+    num_blocks, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
+    check_array("query", query, (None, None, head_dim))
+    if query.shape[1] % num_kv_heads:
+        raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {query.shape[1]}")
+    if sliding_window is not None and sliding_window < 1:
+        raise ValueError(f"sliding_window must be at least 1, got {sliding_window}")
+    num_rows = metadata.seq_lens.shape[0]
+    check_array("seq_lens", metadata.seq_lens, (None,), np.int32)
+    check_array("query_start", metadata.query_start, (num_rows + 1,), np.int32)
+    check_array("block_table", metadata.block_table, (num_rows, None), np.int32)
+    check_range("block_table", metadata.block_table, num_blocks)
+    check_range("seq_lens", metadata.seq_lens, metadata.block_table.shape[1] * block_size + 1)
+    query_lens = np.diff(metadata.query_start)
+    if metadata.query_start[0] != 0 or metadata.query_start[-1] != query.shape[0] or (query_lens < 0).any():
+        raise ValueError(f"query_start must rise from 0 to {query.shape[0]}, got {metadata.query_start.tolist()}")
+    if (query_lens > metadata.seq_lens).any():
+        raise ValueError("seq_lens must count the step's own tokens: a row has more queries than keys")
+
+
+def _gather_kv(cache: Float, block_ids: Int, seq_len: int) -> tuple[Float, Float]:
+    """Return the row's keys and values, each [K, seq_len, D]."""
+    _, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
+    num_blocks = -(-seq_len // block_size)
+    pages = cache[block_ids[:num_blocks]]  # [blocks, 2, K, S, D]
+    kv = pages.transpose(1, 2, 0, 3, 4).reshape(2, num_kv_heads, num_blocks * block_size, head_dim)[:, :, :seq_len]
+    return kv[0], kv[1]
+
+
+def _visible_keys(positions: NDArray[np.int64], seq_len: int, sliding_window: int | None) -> NDArray[np.bool_]:
+    """Return [queries, seq_len]: may the query at this position see this key?"""
+    distance = positions[:, None] - np.arange(seq_len)[None, :]
+    visible: NDArray[np.bool_] = distance >= 0
+    return visible if sliding_window is None else visible & (distance < sliding_window)
+
+
+def _attend(
+    query: Float, key: Float, value: Float, visible: NDArray[np.bool_], scale: float, softcap: float | None
+) -> Float:
+    """Attend with query [n, Q, D] over key and value [K, L, D] where visible [n, L]; return [n, Q, D]."""
+    queries_per_kv = query.shape[1] // key.shape[0]
+    key, value = np.repeat(key, queries_per_kv, axis=0), np.repeat(value, queries_per_kv, axis=0)  # [Q, L, D]
+    scores = query.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * np.float32(scale)  # [Q, n, L]
+    if softcap is not None:
+        scores = _softcap(scores, softcap)
+    scores = np.where(visible, scores, np.float32(-np.inf))
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    # A page that the window has left may hold anything, NaN too: 0 * NaN must not reach the sum.
+    seen: NDArray[np.bool_] = np.logical_or.reduce(visible, axis=0)
+    attended: Float = weights @ np.where(seen[:, None], value, np.float32(0))
+    return attended.transpose(1, 0, 2)
