@@ -1,1 +1,1 @@
-"""Model names to files, files to (name, tensor) and typed metadata. Knows file formats; knows no layer and no device."""
+"""Model names to files, files to (name, tensor) and typed metadata. Knows file formats; no layer and no device."""

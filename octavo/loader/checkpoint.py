@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
 
 
@@ -16,7 +17,9 @@ class Checkpoint:
 
     path: the folder (safetensors) or the .gguf file
     config: config.json, or its equivalent derived from GGUF metadata (`architectures`, `model_type` and all sizes)
-    generation_config: generation_config.json as it is, or what GGUF metadata says (eos_token_id list, ...); may be empty
+    generation_config: generation_config.json as it is, or what GGUF metadata says (eos_token_id list, ...);
+        may be empty
+    gguf: the parsed file when format is "gguf" (weights, vocabulary, chat template), else None
     """
 
     name: str
@@ -24,3 +27,4 @@ class Checkpoint:
     format: Literal["safetensors", "gguf"]
     config: HFConfig
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    gguf: GGUFFile | None = None

@@ -7,6 +7,8 @@ from typing import Any
 
 from octavo.errors import CheckpointError
 
+_Str = str  # the class below has a method of that name
+
 
 class HFConfig:
     """A Hugging Face config.json, or the same facts derived from GGUF metadata.
@@ -39,19 +41,19 @@ class HFConfig:
             raise self._wrong(key, "true or false", value)
         return value
 
-    def str(self, key: str, default: str | None = None) -> str:
+    def str(self, key: _Str, default: _Str | None = None) -> _Str:
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, "a string", value)
         return value
 
-    def list(self, key: str, default: list[Any] | None = None) -> list[Any]:
+    def list(self, key: _Str, default: list[Any] | None = None) -> list[Any]:
         value = self._get(key, default)
         if not isinstance(value, list):
             raise self._wrong(key, "a list", value)
         return value
 
-    def section(self, key: str) -> HFConfig | None:
+    def section(self, key: _Str) -> HFConfig | None:
         """Return a nested object as an HFConfig, or None when absent."""
         value = self.values.get(key)
         if value is None:
@@ -60,7 +62,7 @@ class HFConfig:
             raise self._wrong(key, "an object", value)
         return HFConfig(value, f"{self.source}: {key}")
 
-    def _get(self, key: str, default: Any) -> Any:
+    def _get(self, key: _Str, default: Any) -> Any:
         value = self.values.get(key)
         if value is None:
             value = default
@@ -68,5 +70,5 @@ class HFConfig:
             raise CheckpointError(f"{self.source} has no {key!r}, which this architecture needs")
         return value
 
-    def _wrong(self, key: str, expected: str, value: Any) -> CheckpointError:
+    def _wrong(self, key: _Str, expected: _Str, value: Any) -> CheckpointError:
         return CheckpointError(f"{self.source}: {key!r} must be {expected}, got {value!r}")

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.errors import CheckpointError
+
 
 class HostTensor(Protocol):
     """A tensor in a checkpoint, read only when asked for."""
@@ -15,19 +17,36 @@ class HostTensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def float32(self) -> NDArray[np.float32]:
-        """Read and, where needed, dequantise: a C-contiguous float32 array of `shape`."""
+        """Read and, where needed, dequantise: a C-contiguous float32 array of `shape`, possibly a read-only view."""
         ...
 
 
 class WeightSource(Protocol):
-    """The tensors of one checkpoint under their Hugging Face names, whatever the file format."""
+    """The tensors of one checkpoint under their Hugging Face names, whatever the file format.
+
+    Values follow the Hugging Face convention too: a GGUF source undoes what the conversion did (row order of q and k,
+    the +1 in Gemma's norms, fused or transposed layouts), so models see one convention only.
+    """
 
     def has(self, name: str) -> bool: ...
 
-    def get(self, name: str) -> HostTensor:
-        """Return a tensor and mark it as used; raises CheckpointError naming it when it is missing."""
+    def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
+        """Return a tensor of the expected shape and mark it as used.
+
+        Raises CheckpointError when it is missing or has another shape (naming both), UnsupportedError when its
+        element type cannot be read.
+        """
         ...
 
     def unused(self) -> list[str]:
         """Return the names that nobody asked for, sorted."""
         ...
+
+
+def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...], source: str) -> None:
+    """Raise CheckpointError unless the tensor's shape is the one that the config asks for."""
+    if expected != got:
+        raise CheckpointError(
+            f"{source}: tensor {name!r} has shape {list(got)}, but the config asks for {list(expected)}; "
+            "the weights and the config are not of the same model"
+        )
