@@ -1,0 +1,1 @@
+"""Pure helpers without a better home."""

@@ -1,0 +1,62 @@
+"""One worker, in this process and thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from octavo.config import OctavoConfig
+from octavo.executor.interface import Executor
+from octavo.loader.checkpoint import Checkpoint
+from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from octavo.utils.imports import import_by_name
+from octavo.worker.worker import Worker
+
+
+class UniProcExecutor(Executor):
+    """Calls its worker directly. The forward runs in the calling thread, so the future is already done."""
+
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
+        self.worker = worker_class(config)(config, checkpoint, rank=0)
+        self.worker.init_device()
+        self.worker.load_model()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout_s: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call the one worker; `timeout_s` has no meaning in the same thread."""
+        if callable(method):
+            return [method(self.worker, *args, **(kwargs or {}))]
+        return [getattr(self.worker, method)(*args, **(kwargs or {}))]
+
+    def execute_model(self, step: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
+        future: Future[ModelRunnerOutput | None] = Future()
+        try:
+            future.set_result(self.worker.execute_model(step))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
+        return self.worker.sample_tokens(grammar)
+
+    def check_health(self) -> None:
+        return None
+
+    def shutdown(self) -> None:
+        self.worker.shutdown()
+
+
+def worker_class(config: OctavoConfig) -> type[Worker]:
+    """Return the worker class that the configuration names, with its extension's methods added."""
+    parallel = config.parallel
+    base: type[Worker] = import_by_name(parallel.worker_cls) if parallel.worker_cls else Worker
+    if not parallel.worker_extension_cls:
+        return base
+    extension = import_by_name(parallel.worker_extension_cls)
+    return type(f"{base.__name__}With{extension.__name__}", (base, extension), {})

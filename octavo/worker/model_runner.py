@@ -1,0 +1,164 @@
+"""Runs the model for one step: applies the scheduler's changes to the rows, forwards, samples.
+
+One runner for all devices. What a feature needs beyond this is a helper object beside `_prompt_logprobs`, not a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from octavo.attention.context import ForwardContext
+from octavo.config import OctavoConfig
+from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.open import open_weights
+from octavo.models.interface import CausalLM
+from octavo.models.registry import build_model
+from octavo.ops.interface import AttentionMetadata, Float, Ops
+from octavo.sampling.sampler import Sampler
+from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
+from octavo.types.messages import PackedLogprobs
+from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from octavo.worker.block_table import BlockTable
+from octavo.worker.input_builder import StepInputs, build_inputs
+from octavo.worker.kv_memory import allocate_kv_caches
+from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
+from octavo.worker.request_rows import RequestRows
+
+
+class ModelRunner:
+    """Owns the model, the KV caches, the rows and the sampler. Call order: load_model, initialize_kv_cache, steps."""
+
+    model: CausalLM
+
+    def __init__(self, config: OctavoConfig, ops: Ops) -> None:
+        self._config = config
+        self.ops = ops
+        # between execute_model and sample_tokens: the step's inputs and hidden states [T, H]
+        self._executed: tuple[StepInputs, Float] | None = None
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def load_model(self, checkpoint: Checkpoint) -> None:
+        weights = open_weights(checkpoint, self._config.load)
+        self.model = build_model(checkpoint.config, weights, self.ops, self._config.model.max_model_len)
+
+    def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
+        return self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
+
+    def initialize_kv_cache(self, plan: KVCacheConfig, max_model_len: int) -> None:
+        """Allocate caches, rows and per-row state for the plan."""
+        max_num_seqs = self._config.scheduler.max_num_seqs
+        vocab_size = self._config.model.vocab_size
+        self._kv_caches = allocate_kv_caches(plan)
+        self._layer_groups = [group.layer_names for group in plan.groups]
+        self._rows = RequestRows(max_num_seqs, max_model_len)
+        self._block_tables = [BlockTable(max_num_seqs, max_model_len, g.spec.block_size) for g in plan.groups]
+        self._sampler = Sampler(
+            self.ops,
+            vocab_size,
+            max_num_seqs,
+            self._config.model.logprobs_mode,
+            self._config.model.logits_processors,
+        )
+        self._prompt_logprobs = PromptLogprobsStep(
+            self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)
+        )
+
+    def profile_run(self, num_tokens: int) -> None:
+        """Forward one dummy prompt of `num_tokens` tokens and its logits, over caches of its own."""
+        specs = self.kv_cache_specs()
+        caches: dict[str, Float] = {}
+        metadata: dict[str, AttentionMetadata] = {}
+        positions = np.arange(num_tokens, dtype=np.int32)
+        for name, spec in specs.items():
+            num_blocks = -(-num_tokens // spec.block_size)
+            shape = (num_blocks + 1, 2, spec.num_kv_heads, spec.block_size, spec.head_dim)
+            caches[name] = np.zeros(shape, np.float32)
+            metadata[name] = AttentionMetadata(
+                query_start=np.array([0, num_tokens], np.int32),
+                seq_lens=np.array([num_tokens], np.int32),
+                block_table=np.arange(1, num_blocks + 1, dtype=np.int32)[None, :],
+                slot_mapping=positions.astype(np.int64) + spec.block_size,
+            )
+        hidden = self.model.forward(np.zeros(num_tokens, np.int32), positions, ForwardContext(self.ops, caches, metadata))
+        self.model.compute_logits(hidden[-1:], self.ops)
+
+    # -- step ----------------------------------------------------------------------------------------------------------
+
+    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput | None:
+        """Forward the scheduled tokens; None when `sample_tokens` must follow."""
+        self._update_rows(step)
+        if not step.total_num_scheduled_tokens:
+            return ModelRunnerOutput()
+        inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
+        metadata = {
+            name: group_metadata
+            for layer_names, group_metadata in zip(self._layer_groups, inputs.metadata, strict=True)
+            for name in layer_names
+        }
+        context = ForwardContext(self.ops, self._kv_caches, metadata)
+        hidden = self.model.forward(inputs.token_ids, inputs.positions, context)
+        self._executed = (inputs, hidden)
+        return None
+
+    def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
+        """Sample a token for every request of the step whose known tokens are all computed."""
+        assert self._executed is not None, "sample_tokens follows an execute_model that returned None"
+        inputs, hidden = self._executed
+        self._executed = None
+        prompt_logprobs = self._prompt_logprobs.collect(inputs, hidden, self._rows)
+        self._rows.num_computed_tokens[inputs.rows] = inputs.num_computed_after
+        output = self._sample(inputs, hidden) if inputs.samples.any() else ModelRunnerOutput()
+        output.prompt_logprobs = prompt_logprobs
+        return output
+
+    def _sample(self, inputs: StepInputs, hidden: Float) -> ModelRunnerOutput:
+        sampling = np.flatnonzero(inputs.samples)
+        last_tokens = inputs.query_start[1:][sampling] - 1
+        logits = self.model.compute_logits(self.ops.take_rows(hidden, last_tokens), self.ops)
+        rows = inputs.rows[sampling]
+        sampled = self._sampler.sample(logits, rows.tolist())
+        request_ids = [inputs.request_ids[i] for i in sampling]
+        self._rows.append_tokens(rows, np.asarray(sampled.token_ids, np.int32))
+        logprobs: dict[str, PackedLogprobs] = {request_ids[i]: packed for i, packed in sampled.logprobs.items()}
+        failures = {request_ids[i]: text for i, text in sampled.failures.items()}
+        token_ids = {
+            request_id: [token_id]
+            for request_id, token_id in zip(request_ids, sampled.token_ids, strict=True)
+            if request_id not in failures
+        }
+        return ModelRunnerOutput(sampled_token_ids=token_ids, logprobs=logprobs, failures=failures)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _update_rows(self, step: SchedulerOutput) -> None:
+        # rows are given up before they are taken: a full batch may swap requests in one step
+        for request_id in (*step.finished_request_ids, *step.preempted_request_ids):
+            if request_id in self._rows:
+                self._remove_request(request_id)
+        for request in step.scheduled_new_requests:
+            self._add_request(request)
+        self._update_cached(step.scheduled_cached_requests)
+
+    def _add_request(self, request: NewRequestData) -> None:
+        row = self._rows.add(request)
+        for table, block_ids in zip(self._block_tables, request.block_ids, strict=True):
+            table.append(row, block_ids)
+        self._sampler.add_request(row, request)
+        self._prompt_logprobs.add(request)
+
+    def _remove_request(self, request_id: str) -> None:
+        row = self._rows.remove(request_id)
+        for table in self._block_tables:
+            table.clear(row)
+        self._sampler.remove_request(row)
+        self._prompt_logprobs.remove(request_id)
+
+    def _update_cached(self, cached: CachedRequestData) -> None:
+        for request_id, new_block_ids in zip(cached.request_ids, cached.new_block_ids, strict=True):
+            if new_block_ids is not None:
+                row = self._rows.row(request_id)
+                for table, block_ids in zip(self._block_tables, new_block_ids, strict=True):
+                    table.append(row, block_ids)

@@ -1,0 +1,62 @@
+"""The requests that hold a row, kept from step to step: their tokens and how many of them are computed.
+
+A row is taken when a request first appears (or returns after a preemption) and given up when it finishes or is
+preempted. Everything else in the worker that belongs to a request is indexed by its row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.types.step import NewRequestData
+
+
+class RequestRows:
+    """Arrays over rows.
+
+    token_ids: [max_num_seqs, max_model_len] int32, prompt and output so far
+    num_tokens, num_computed_tokens, num_prompt_tokens: [max_num_seqs] int32
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
+        # zeros and not empty: the system hands out zero pages only when they are touched
+        self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
+        self.num_tokens = np.zeros(max_num_seqs, np.int32)
+        self.num_computed_tokens = np.zeros(max_num_seqs, np.int32)
+        self.num_prompt_tokens = np.zeros(max_num_seqs, np.int32)
+        self._row_of: dict[str, int] = {}
+        self._free = list(range(max_num_seqs - 1, -1, -1))
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._row_of
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def row(self, request_id: str) -> int:
+        return self._row_of[request_id]
+
+    def add(self, request: NewRequestData) -> int:
+        """Give the request a row and copy its tokens."""
+        row = self._free.pop()
+        self._row_of[request.request_id] = row
+        num_tokens = len(request.token_ids)
+        self.token_ids[row, :num_tokens] = request.token_ids
+        self.num_tokens[row] = num_tokens
+        self.num_prompt_tokens[row] = request.num_prompt_tokens
+        self.num_computed_tokens[row] = request.num_computed_tokens
+        return row
+
+    def remove(self, request_id: str) -> int:
+        """Give up the request's row and return it."""
+        row = self._row_of.pop(request_id)
+        self._free.append(row)
+        return row
+
+    def append_tokens(self, rows: NDArray[np.intp], token_ids: NDArray[np.int32]) -> None:
+        """Append one sampled token to each of the rows. The last token of a full sequence is not kept: it never runs."""
+        ends = self.num_tokens[rows]
+        fits = ends < self.token_ids.shape[1]
+        self.token_ids[rows[fits], ends[fits]] = token_ids[fits]
+        self.num_tokens[rows] += 1

@@ -1,0 +1,96 @@
+"""One worker: a device, a model runner on it, and the methods that the executor calls by name."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from octavo.config import OctavoConfig
+from octavo.errors import ConfigError
+from octavo.loader.checkpoint import Checkpoint
+from octavo.log import get_logger
+from octavo.models.interface import CausalLM
+from octavo.ops.select import select_ops
+from octavo.platforms.cpu import memory_facts
+from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
+from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from octavo.worker.model_runner import ModelRunner
+
+logger = get_logger(__name__)
+
+_PROFILE_TOKENS = 32  # activations grow in proportion to the tokens of a step; the rest is extrapolated
+
+
+class Worker:
+    """Call order: init_device, load_model, determine_available_memory, initialize_from_config, then steps."""
+
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, rank: int) -> None:
+        self.config = config
+        self.checkpoint = checkpoint
+        self.rank = rank
+
+    def init_device(self) -> None:
+        self.model_runner = ModelRunner(self.config, select_ops())
+
+    def load_model(self) -> None:
+        self.model_runner.load_model(self.checkpoint)
+
+    def get_model(self) -> CausalLM:
+        return self.model_runner.model
+
+    def get_kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
+        return self.model_runner.kv_cache_specs()
+
+    def determine_available_memory(self) -> int:
+        """Return the bytes that the KV cache may take; call after load_model.
+
+        With an explicit budget, that; otherwise memory_share of what is free after the weights, less the activations
+        of the largest step as extrapolated from a small one.
+        """
+        cache = self.config.cache
+        activation_bytes = self._profile()
+        if cache.memory_bytes is not None:
+            return cache.memory_bytes
+        facts = memory_facts()
+        budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
+        if budget <= 0:
+            raise ConfigError(
+                f"no memory is left for the KV cache: {facts.available_bytes / 2**20:.0f} MiB are free, a step of "
+                f"{self.config.scheduler.max_num_batched_tokens} tokens takes {activation_bytes / 2**20:.0f} MiB; "
+                "lower max_num_batched_tokens or set kv_cache_memory_bytes"
+            )
+        logger.info(
+            "KV cache: up to %.2f GiB, %.0f%% of the %.2f GiB of memory that are free",
+            budget / 2**30,
+            100 * cache.memory_share,
+            facts.available_bytes / 2**30,
+        )
+        return budget
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig], max_model_len: int) -> None:
+        self.model_runner.initialize_kv_cache(kv_cache_configs[self.rank], max_model_len)
+
+    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput | None:
+        return self.model_runner.execute_model(step)
+
+    def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
+        return self.model_runner.sample_tokens(grammar)
+
+    def apply_model(self, function: Callable[[CausalLM], Any]) -> Any:
+        """Call a user's function with the model."""
+        return function(self.get_model())
+
+    def shutdown(self) -> None:
+        """Nothing to release beyond what garbage collection does."""
+
+    def _profile(self) -> int:
+        """Run a small step, which also warms up threads and pages; return the largest step's activation bytes."""
+        num_tokens = min(_PROFILE_TOKENS, self.config.scheduler.max_num_batched_tokens)
+        tracemalloc.start()
+        try:
+            self.model_runner.profile_run(num_tokens)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        return peak_bytes * -(-self.config.scheduler.max_num_batched_tokens // num_tokens)
