@@ -17,6 +17,7 @@ class ModelConfig:
     vocab_size: the width of the logits, against which every token id is validated
     default_sampling_params: fields taken from generation_config.json (or the user's override)
     eos_token_ids: every end-of-sequence id of the checkpoint; the first is the tokenizer's own
+    fit_max_model_len: max_model_len is an upper bound; the start lowers it to what the KV cache can hold
     """
 
     model: str
@@ -28,6 +29,7 @@ class ModelConfig:
     dtype: str
     seed: int
     eos_token_ids: tuple[int, ...]
+    fit_max_model_len: bool = False
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
     enforce_eager: bool = False
@@ -40,12 +42,14 @@ class ModelConfig:
 class CacheConfig:
     """The KV cache.
 
-    memory_bytes: the byte budget of one worker's KV tensors, when the user gave one; otherwise the worker takes
-        memory_share of what is free once weights are loaded and a step was profiled
+    The byte budget of one worker's KV tensors is memory_bytes if given; else, if memory_utilization is given, that
+    share of the machine's memory less what the process already holds; else memory_share of what is free once weights
+    are loaded and a step was profiled.
     """
 
     block_size: int
     memory_bytes: int | None = None
+    memory_utilization: float | None = None
     memory_share: float = 0.4
     dtype: str = "float32"
     enable_prefix_caching: bool = True

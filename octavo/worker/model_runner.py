@@ -82,7 +82,9 @@ class ModelRunner:
                 block_table=np.arange(1, num_blocks + 1, dtype=np.int32)[None, :],
                 slot_mapping=positions.astype(np.int64) + spec.block_size,
             )
-        hidden = self.model.forward(np.zeros(num_tokens, np.int32), positions, ForwardContext(self.ops, caches, metadata))
+        hidden = self.model.forward(
+            np.zeros(num_tokens, np.int32), positions, ForwardContext(self.ops, caches, metadata)
+        )
         self.model.compute_logits(hidden[-1:], self.ops)
 
     # -- step ----------------------------------------------------------------------------------------------------------

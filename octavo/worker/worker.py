@@ -12,7 +12,7 @@ from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import CausalLM
 from octavo.ops.select import select_ops
-from octavo.platforms.cpu import memory_facts
+from octavo.platforms.cpu import memory_facts, resident_bytes
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from octavo.worker.model_runner import ModelRunner
@@ -43,29 +43,25 @@ class Worker:
         return self.model_runner.kv_cache_specs()
 
     def determine_available_memory(self) -> int:
-        """Return the bytes that the KV cache may take; call after load_model.
-
-        With an explicit budget, that; otherwise memory_share of what is free after the weights, less the activations
-        of the largest step as extrapolated from a small one.
-        """
+        """Return the bytes that the KV cache may take (see CacheConfig); call after load_model."""
         cache = self.config.cache
         activation_bytes = self._profile()
         if cache.memory_bytes is not None:
             return cache.memory_bytes
         facts = memory_facts()
-        budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
-        if budget <= 0:
+        if cache.memory_utilization is not None:
+            budget = int(facts.total_bytes * cache.memory_utilization) - resident_bytes() - activation_bytes
+            reason = f"{100 * cache.memory_utilization:.0f}% of {_gib(facts.total_bytes)} less weights and activations"
+        else:
+            budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
+            reason = f"{100 * cache.memory_share:.0f}% of the {_gib(facts.available_bytes)} of memory that are free"
+        if not 0 < budget <= facts.available_bytes:
             raise ConfigError(
-                f"no memory is left for the KV cache: {facts.available_bytes / 2**20:.0f} MiB are free, a step of "
-                f"{self.config.scheduler.max_num_batched_tokens} tokens takes {activation_bytes / 2**20:.0f} MiB; "
-                "lower max_num_batched_tokens or set kv_cache_memory_bytes"
+                f"the KV cache cannot have {_gib(budget)} ({reason}): {_gib(facts.available_bytes)} are free and a step "
+                f"of {self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; set "
+                "kv_cache_memory_bytes, or change gpu_memory_utilization or max_num_batched_tokens"
             )
-        logger.info(
-            "KV cache: up to %.2f GiB, %.0f%% of the %.2f GiB of memory that are free",
-            budget / 2**30,
-            100 * cache.memory_share,
-            facts.available_bytes / 2**30,
-        )
+        logger.info("KV cache: up to %s, %s", _gib(budget), reason)
         return budget
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig], max_model_len: int) -> None:
@@ -94,3 +90,7 @@ class Worker:
         finally:
             tracemalloc.stop()
         return peak_bytes * -(-self.config.scheduler.max_num_batched_tokens // num_tokens)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB"

@@ -1,0 +1,299 @@
+"""The only place where defaults are decided: user's wishes + checkpoint facts + machine facts -> OctavoConfig.
+
+Each rule decides one thing and logs what it chose and why when the user left it open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.config import (
+    CacheConfig,
+    EngineArgs,
+    LoadConfig,
+    ModelConfig,
+    ObservabilityConfig,
+    OctavoConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
+from octavo.config.configs import LogprobsMode, SchedulingPolicy
+from octavo.errors import CheckpointError, ConfigError, UnsupportedError
+from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.hf_config import HFConfig
+from octavo.loader.resolve import open_checkpoint
+from octavo.log import get_logger
+from octavo.models.interface import ModelFacts
+from octavo.models.registry import describe
+from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from octavo.utils.imports import import_by_name
+
+logger = get_logger(__name__)
+
+_DEFAULT_BLOCK_SIZE = 16
+_DEFAULT_MAX_NUM_SEQS = 256
+_DEFAULT_MAX_NUM_BATCHED_TOKENS = 1024  # matrix products reach full speed far below; larger steps only delay others
+_SAMPLING_DEFAULTS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "max_new_tokens": "max_tokens",
+}
+
+
+@dataclass(frozen=True)
+class ResolvedEngine:
+    """Everything an engine starts from. tokenizer is None with skip_tokenizer_init."""
+
+    config: OctavoConfig
+    checkpoint: Checkpoint
+    facts: ModelFacts
+    tokenizer: Tokenizer | None
+
+
+def resolve(args: EngineArgs) -> ResolvedEngine:
+    """Open the checkpoint and decide every option; raises ConfigError, UnsupportedError or CheckpointError."""
+    _check_choices(args)
+    load = LoadConfig(args.load_format, args.use_tqdm_on_load)
+    checkpoint = open_checkpoint(
+        args.model, load, revision=args.revision, download_dir=args.download_dir, hf_token=args.hf_token
+    )
+    checkpoint = _override_config(checkpoint, args.hf_overrides)
+    facts = describe(checkpoint.config)
+    tokenizer = None if args.skip_tokenizer_init else load_tokenizer(checkpoint, tokenizer_path=args.tokenizer)
+    max_model_len, fit = _max_model_len(args.max_model_len, facts)
+    model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
+    config = OctavoConfig(
+        model=model,
+        cache=_cache_config(args),
+        scheduler=_scheduler_config(args, max_model_len),
+        parallel=_parallel_config(args),
+        load=load,
+        observability=ObservabilityConfig(log_stats=not args.disable_log_stats),
+    )
+    logger.info(
+        "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
+        model.served_model_name,
+        facts.architecture,
+        facts.num_layers,
+        max_model_len,
+        facts.vocab_size,
+        config.scheduler.max_num_batched_tokens,
+        config.scheduler.max_num_seqs,
+    )
+    return ResolvedEngine(config, checkpoint, facts, tokenizer)
+
+
+# -- model -------------------------------------------------------------------------------------------------------------
+
+
+def _check_choices(args: EngineArgs) -> None:
+    """Refuse values that are not among a field's choices, wherever they came from."""
+    for option in dataclasses.fields(args):
+        choices = option.metadata["choices"]
+        value = getattr(args, option.name)
+        if choices and value is not None and value not in choices:
+            if option.name == "dtype" and value in ("bfloat16", "half", "float16"):
+                raise UnsupportedError(f"dtype={value!r} is not built; weights are computed in float32: use 'auto'")
+            raise ConfigError(f"{option.name} must be one of {', '.join(choices)}, got {value!r}")
+    if args.trust_remote_code:
+        logger.warning("trust_remote_code has no effect: code from a model folder never runs")
+
+
+def _override_config(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Checkpoint:
+    if not isinstance(overrides, Mapping):
+        raise UnsupportedError(f"hf_overrides must be a mapping, got {type(overrides).__name__}")
+    if not overrides:
+        return checkpoint
+    values = {**checkpoint.config.values, **overrides}
+    return dataclasses.replace(checkpoint, config=HFConfig(values, checkpoint.config.source))
+
+
+def _max_model_len(wish: int | str | None, facts: ModelFacts) -> tuple[int, bool]:
+    """Return (max_model_len, whether it is only an upper bound)."""
+    length = parse_length(wish) if wish is not None else None
+    if length is None:
+        return facts.max_position, True
+    if length > facts.max_position:
+        raise ConfigError(
+            f"max_model_len={length} exceeds the model's {facts.max_position} positions; lower it, or extend the model "
+            "with hf_overrides (rope_scaling)"
+        )
+    return length, False
+
+
+def parse_length(wish: int | str) -> int | None:
+    """Read 4096, "4096", "4k" (4000), "4K" (4096), "1.5m"; -1 and "auto" give None. Raises ConfigError."""
+    if wish in (-1, "-1", "auto"):
+        return None
+    text = str(wish).strip()
+    factor = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}.get(text[-1:], 1)
+    try:
+        number = float(text[:-1]) if factor != 1 else int(text)
+    except ValueError:
+        number = 0
+    length = int(number * factor)
+    if length < 1 or isinstance(wish, bool):
+        raise ConfigError(f"max_model_len must be a positive number of tokens such as 4096 or 4k, or -1, got {wish!r}")
+    return length
+
+
+def _model_config(
+    args: EngineArgs,
+    checkpoint: Checkpoint,
+    facts: ModelFacts,
+    tokenizer: Tokenizer | None,
+    max_model_len: int,
+    fit: bool,
+) -> ModelConfig:
+    if args.max_logprobs < -1:
+        raise ConfigError(f"max_logprobs must be at least 0, or -1 for no limit, got {args.max_logprobs}")
+    logprobs_mode: LogprobsMode = args.logprobs_mode  # type: ignore[assignment]  # checked against its choices
+    return ModelConfig(
+        model=args.model,
+        served_model_name=args.served_model_name or args.model,
+        architecture=facts.architecture,
+        max_model_len=max_model_len,
+        vocab_size=facts.vocab_size,
+        num_layers=facts.num_layers,
+        dtype="float32",
+        seed=args.seed,
+        eos_token_ids=_eos_token_ids(checkpoint, tokenizer),
+        fit_max_model_len=fit,
+        max_logprobs=facts.vocab_size if args.max_logprobs == -1 else args.max_logprobs,
+        logprobs_mode=logprobs_mode,
+        enforce_eager=args.enforce_eager,
+        skip_tokenizer_init=args.skip_tokenizer_init,
+        default_sampling_params=_default_sampling_params(args, checkpoint),
+        logits_processors=tuple(import_by_name(p) if isinstance(p, str) else p for p in args.logits_processors),
+    )
+
+
+def _eos_token_ids(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Collect end-of-sequence ids: the tokenizer's own first, then the generation config's and the model config's."""
+    ids = list(tokenizer.end_of_generation_ids) if tokenizer else []
+    for values in (checkpoint.generation_config, checkpoint.config.values):
+        declared = values.get("eos_token_id")
+        ids += declared if isinstance(declared, list) else [] if declared is None else [declared]
+    if not all(isinstance(i, int) for i in ids):
+        raise CheckpointError(f"{checkpoint.name}: eos_token_id must be an integer or a list of integers, got {ids!r}")
+    return tuple(dict.fromkeys(ids))
+
+
+def _default_sampling_params(args: EngineArgs, checkpoint: Checkpoint) -> dict[str, object]:
+    """Take sampling defaults from the generation config, unless told to ignore it; explicit overrides win."""
+    if args.generation_config == "auto":
+        source: Mapping[str, Any] = checkpoint.generation_config
+    elif args.generation_config == "vllm":
+        source = {}
+    else:
+        source = _read_generation_config(Path(args.generation_config))
+    merged = {**source, **args.override_generation_config}
+    defaults = {ours: merged[theirs] for theirs, ours in _SAMPLING_DEFAULTS.items() if merged.get(theirs) is not None}
+    if defaults:
+        logger.info(
+            "default sampling parameters from the generation config: %s (generation_config='vllm' ignores them)",
+            ", ".join(f"{name}={value}" for name, value in defaults.items()),
+        )
+    return defaults
+
+
+def _read_generation_config(folder: Path) -> dict[str, Any]:
+    path = folder / "generation_config.json" if folder.is_dir() else folder
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"generation_config must be auto, vllm or a folder with generation_config.json: {error}"
+        ) from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+# -- cache, scheduler, processes ---------------------------------------------------------------------------------------
+
+
+def _cache_config(args: EngineArgs) -> CacheConfig:
+    utilization = args.gpu_memory_utilization
+    if utilization is not None and not 0 < utilization <= 1:
+        raise ConfigError(f"gpu_memory_utilization must be over 0 and at most 1, got {utilization}")
+    if not 0 <= args.watermark < 1:
+        raise ConfigError(f"watermark must be at least 0 and below 1, got {args.watermark}")
+    return CacheConfig(
+        block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE),
+        memory_bytes=_optional_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes),
+        memory_utilization=utilization,
+        enable_prefix_caching=args.enable_prefix_caching is not False,
+        num_blocks_override=_optional_positive("num_gpu_blocks_override", args.num_gpu_blocks_override),
+        watermark=args.watermark,
+        enable_hybrid=not args.disable_hybrid_kv_cache_manager,
+        enable_kv_events=bool((args.kv_events_config or {}).get("enable_kv_cache_events")),
+    )
+
+
+def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
+    max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS)
+    chunked = args.enable_chunked_prefill is not False
+    # every running request needs one token of the budget; without chunks, so does a whole prompt
+    least = max_num_seqs if chunked else max(max_num_seqs, max_model_len)
+    budget = _positive(
+        "max_num_batched_tokens", args.max_num_batched_tokens, max(_DEFAULT_MAX_NUM_BATCHED_TOKENS, least)
+    )
+    if budget < least:
+        what = f"max_num_seqs={max_num_seqs}" if chunked else f"max_model_len={max_model_len} (chunked prefill is off)"
+        if args.max_num_seqs is None and chunked:
+            max_num_seqs = budget
+        else:
+            raise ConfigError(f"max_num_batched_tokens={budget} is smaller than {what}; raise it or lower the other")
+    threshold = args.long_prefill_token_threshold
+    policy: SchedulingPolicy = args.scheduling_policy  # type: ignore[assignment]  # checked against its choices
+    return SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=_threshold(threshold, budget),
+        max_num_partial_prefills=_positive("max_num_partial_prefills", args.max_num_partial_prefills, 8),
+        max_long_partial_prefills=_positive("max_long_partial_prefills", args.max_long_partial_prefills, 1),
+        policy=policy,
+        reserve_full_sequence=args.scheduler_reserve_full_isl,
+    )
+
+
+def _threshold(wish: int | None, budget: int) -> int:
+    if wish is None:
+        return max(1, budget // 4)
+    if wish < 0:
+        raise ConfigError(f"long_prefill_token_threshold must be at least 0, got {wish}")
+    return wish
+
+
+def _parallel_config(args: EngineArgs) -> ParallelConfig:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        if getattr(args, name) != 1:
+            raise UnsupportedError(f"{name}={getattr(args, name)} is not supported: one process computes; use 1")
+    return ParallelConfig(worker_cls=args.worker_cls, worker_extension_cls=args.worker_extension_cls)
+
+
+def _positive(name: str, wish: int | None, default: int) -> int:
+    return default if wish is None else _at_least_one(name, wish)
+
+
+def _optional_positive(name: str, wish: int | None) -> int | None:
+    return None if wish is None else _at_least_one(name, wish)
+
+
+def _at_least_one(name: str, wish: int) -> int:
+    if isinstance(wish, bool) or not isinstance(wish, int) or wish < 1:
+        raise ConfigError(f"{name} must be a positive integer, got {wish!r}")
+    return wish
