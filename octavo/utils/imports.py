@@ -10,7 +10,7 @@ from octavo.errors import ConfigError
 
 def import_by_name(name: str) -> Any:
     """Return the object at `package.module.Name` or `package.module:Name`; ConfigError when there is none."""
-    module_name, separator, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    module_name, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:

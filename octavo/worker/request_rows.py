@@ -55,7 +55,7 @@ class RequestRows:
         return row
 
     def append_tokens(self, rows: NDArray[np.intp], token_ids: NDArray[np.int32]) -> None:
-        """Append one sampled token to each of the rows. The last token of a full sequence is not kept: it never runs."""
+        """Append one sampled token to each of the rows. A full row keeps no more: that token never runs."""
         ends = self.num_tokens[rows]
         fits = ends < self.token_ids.shape[1]
         self.token_ids[rows[fits], ends[fits]] = token_ids[fits]

@@ -57,8 +57,8 @@ class Worker:
             reason = f"{100 * cache.memory_share:.0f}% of the {_gib(facts.available_bytes)} of memory that are free"
         if not 0 < budget <= facts.available_bytes:
             raise ConfigError(
-                f"the KV cache cannot have {_gib(budget)} ({reason}): {_gib(facts.available_bytes)} are free and a step "
-                f"of {self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; set "
+                f"the KV cache cannot have {_gib(budget)} ({reason}): {_gib(facts.available_bytes)} are free and a "
+                f"step of {self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; set "
                 "kv_cache_memory_bytes, or change gpu_memory_utilization or max_num_batched_tokens"
             )
         logger.info("KV cache: up to %s, %s", _gib(budget), reason)

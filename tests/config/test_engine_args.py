@@ -1,0 +1,45 @@
+"""EngineArgs accepts vLLM's names, refuses what is not built, and names the nearest option for a typo."""
+
+import dataclasses
+
+import pytest
+
+from octavo.config import EngineArgs
+from octavo.errors import ConfigError, UnsupportedError
+
+
+def test_every_option_has_a_help_text():
+    for option in dataclasses.fields(EngineArgs):
+        assert option.metadata["help"], option.name
+
+
+def test_neutral_values_of_unbuilt_options_are_accepted():
+    args = EngineArgs.from_kwargs(
+        model="m", enable_lora=False, speculative_config=None, runner="auto", quantization=None
+    )
+    assert args.model == "m"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("enable_lora", True, "LoRA"),
+        ("speculative_config", {"method": "ngram"}, "speculative"),
+        ("quantization", "awq", "float32"),
+        ("runner", "pooling", "generation"),
+    ],
+)
+def test_unbuilt_options_are_refused_with_the_reason(option, value, reason):
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        EngineArgs.from_kwargs(**{option: value})
+    assert option in str(caught.value)
+
+
+def test_a_misspelt_option_is_refused_with_a_suggestion():
+    with pytest.raises(ConfigError, match=r"max_model_length.*max_model_len"):
+        EngineArgs.from_kwargs(max_model_length=128)
+
+
+def test_mutable_defaults_are_not_shared():
+    EngineArgs().hf_overrides["x"] = 1
+    assert EngineArgs().hf_overrides == {}
