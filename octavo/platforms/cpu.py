@@ -5,9 +5,24 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _CGROUP = Path("/sys/fs/cgroup")
+_PROCESS_CGROUPS = Path("/proc/self/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+
+
+class _MemoryFiles(NamedTuple):
+    limit: str
+    used: str
+    statistics: str
+    file_cache: str  # key in `statistics` of the cache that the kernel drops before it refuses memory
+
+
+_MEMORY_FILES = (
+    _MemoryFiles("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    _MemoryFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,9 +45,13 @@ def memory_facts() -> MemoryFacts:
 def usable_cores() -> int:
     """Return how many cores this process may use: affinity, then the cgroup's CPU quota rounded up; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    quota = _read_words(_CGROUP / "cpu.max")
-    if len(quota) == 2 and quota[0] != "max":
-        cores = min(cores, -(-int(quota[0]) // int(quota[1])))
+    for folder in _cgroup_folders():
+        quota = _read_words(folder / "cpu.max") or [
+            *_read_words(folder / "cpu.cfs_quota_us"),
+            *_read_words(folder / "cpu.cfs_period_us"),
+        ]
+        if len(quota) == 2 and quota[0].isdigit():  # "max" and -1 mean no quota
+            cores = min(cores, -(-int(quota[0]) // int(quota[1])))
     return max(1, cores)
 
 
@@ -59,22 +78,26 @@ def _machine_memory() -> tuple[int, int]:
 def _cgroup_limits() -> list[tuple[int, int]]:
     """Return (limit, used without reclaimable file cache) in bytes of each cgroup memory limit in force."""
     found = []
-    for limit_file, used_file, stat_file, cache_key in (
-        (_CGROUP / "memory.max", _CGROUP / "memory.current", _CGROUP / "memory.stat", "inactive_file"),
-        (
-            _CGROUP / "memory/memory.limit_in_bytes",
-            _CGROUP / "memory/memory.usage_in_bytes",
-            _CGROUP / "memory/memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        limit = _read_words(limit_file)
-        if not limit or not limit[0].isdigit():
-            continue
-        used = _read_words(used_file)
-        cache = _stat_value(stat_file, cache_key)
-        found.append((int(limit[0]), max(0, (int(used[0]) if used else 0) - cache)))
+    for folder in _cgroup_folders():
+        for names in _MEMORY_FILES:
+            limit, used = _read_words(folder / names.limit), _read_words(folder / names.used)
+            if limit and limit[0].isdigit():
+                cache = _stat_value(folder / names.statistics, names.file_cache)
+                found.append((int(limit[0]), max(0, (int(used[0]) if used else 0) - cache)))
     return found
+
+
+def _cgroup_folders() -> list[Path]:
+    """Return this process's cgroup and its ancestors (any of them may set a limit), version 2 and version 1."""
+    folders = [_CGROUP, _CGROUP / "memory", _CGROUP / "cpu"]
+    for entry in _read_words(_PROCESS_CGROUPS):
+        _, controllers, path = entry.split(":", 2)
+        root = _CGROUP / controllers if controllers else _CGROUP
+        node = root / path.lstrip("/")
+        while node != root and root in node.parents:
+            folders.append(node)
+            node = node.parent
+    return folders
 
 
 def _stat_value(path: Path, key: str) -> int:

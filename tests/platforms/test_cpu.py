@@ -13,6 +13,8 @@ def cgroup(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 8000 kB\nMemAvailable: 6000 kB\n")
     monkeypatch.setattr(cpu, "_MEMINFO", meminfo)
+    monkeypatch.setattr(cpu, "_PROCESS_CGROUPS", tmp_path / "cgroup")
+    (tmp_path / "cgroup").write_text("0::/slice/service\n")
     return tmp_path
 
 
@@ -40,3 +42,11 @@ def test_a_cpu_quota_bounds_the_cores(cgroup, quota, cores):
     (cgroup / "cpu.max").write_text(quota)
     affinity = len(os.sched_getaffinity(0))
     assert cpu.usable_cores() == (affinity if cores is None else min(cores, affinity))
+
+
+def test_the_limit_of_an_ancestor_group_counts(cgroup):
+    (cgroup / "slice/service").mkdir(parents=True)
+    (cgroup / "slice/service/memory.max").write_text("max\n")
+    (cgroup / "slice/memory.max").write_text("1000000\n")
+    (cgroup / "slice/memory.current").write_text("400000\n")
+    assert cpu.memory_facts() == cpu.MemoryFacts(1000000, 600000)
