@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.ops import reference_sampling
 from octavo.ops.checks import check_array, check_range
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
 
@@ -164,6 +165,15 @@ class ReferenceOps:
             out = _attend(query[start:end], key, value, visible, scale, softcap)
             result[start:end] = out.reshape(end - start, -1)
         return result
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    has_nan = staticmethod(reference_sampling.has_nan)
+    argmax = staticmethod(reference_sampling.argmax)
+    top_logprobs = staticmethod(reference_sampling.top_logprobs)
+    log_softmax = staticmethod(reference_sampling.log_softmax)
+    apply_penalties = staticmethod(reference_sampling.apply_penalties)
+    sample = staticmethod(reference_sampling.sample)
 
 
 def _matrix(weight: Weight) -> Float:
