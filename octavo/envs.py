@@ -35,6 +35,11 @@ def ops_backend() -> str | None:
     return os.environ.get("OCTAVO_OPS") or None
 
 
+def settings() -> dict[str, str]:
+    """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("OCTAVO_")}
+
+
 def _positive_int(name: str) -> int | None:
     text = os.environ.get(name)
     if not text:

@@ -24,6 +24,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("envs",),
     ("log",),
     ("utils",),
+    ("_native",),  # the compiled extension; only ops/ may import it
     ("types", "config"),
     ("platforms", "loader", "metrics"),
     ("tokenizers", "distributed", "ops"),
@@ -89,7 +90,9 @@ def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 yield node.lineno, f"{module}.{alias.name}"
         elif isinstance(node, ast.Constant) and re.fullmatch(r"octavo(\.\w+)+(:\w+)?", str(node.value)):
-            yield node.lineno, str(node.value).replace(":", ".")
+            name = str(node.value).replace(":", ".")
+            if target_package(name) != "octavo":  # a dotted name that is no module of ours is just a name
+                yield node.lineno, name
 
 
 def target_package(name: str) -> str | None:
@@ -97,9 +100,10 @@ def target_package(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "octavo":
         return None
-    if len(parts) > 1 and ((PACKAGE / parts[1]).is_dir() or (PACKAGE / f"{parts[1]}.py").exists()):
-        return parts[1]
-    return "octavo"
+    if len(parts) == 1:
+        return "octavo"
+    is_ours = (PACKAGE / parts[1]).is_dir() or (PACKAGE / f"{parts[1]}.py").exists() or parts[1] == "_native"
+    return parts[1] if is_ours else "octavo"
 
 
 def too_long(found: dict[str, int], limit: int) -> dict[str, int]:
@@ -150,6 +154,16 @@ def test_the_import_check_sees_every_form() -> None:
         "torch",
         "octavo.models.llama.Llama",
     }
+
+
+def test_only_ops_imports_the_native_extension() -> None:
+    importers = {
+        package_of(path)
+        for path, tree in TREES.items()
+        for _, name in imports_of(path, tree)
+        if target_package(name) == "_native"
+    }
+    assert importers <= {"ops"}
 
 
 def test_third_party_imports_are_declared_dependencies() -> None:

@@ -1,0 +1,134 @@
+"""`octavo COMMAND …`: finds the command, runs it, and turns errors into one line and an exit status.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 130 interrupted, 141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from octavo import envs
+from octavo.errors import ConfigError, InvalidRequestError, OctavoError, UnsupportedError
+
+
+class Command(Protocol):
+    """What a command's module offers; its docstring is the help text."""
+
+    USAGE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do the work and return the exit status."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """Where a command lives, and its line in the help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, CommandEntry] = {
+    "generate": CommandEntry("octavo.entrypoints.cli.generate", "complete prompts: text for one, JSONL for many"),
+    "chat": CommandEntry("octavo.entrypoints.cli.chat", "talk to a model in the terminal"),
+    "models": CommandEntry("octavo.entrypoints.cli.models", "list and fetch the models of the catalog"),
+    "collect-env": CommandEntry("octavo.entrypoints.cli.collect_env", "describe this machine and installation"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in COMMANDS:
+        return _without_command(arguments)
+    name, rest = arguments[0], dashes_in_option_names(arguments[1:])
+    command = cast(Command, importlib.import_module(COMMANDS[name].module))
+    parser = argparse.ArgumentParser(
+        prog=f"octavo {name}",
+        usage=command.USAGE,
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    return _run(command, parser.parse_intermixed_args(rest))
+
+
+def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with --max_model_len spelt --max-model-len (both are vLLM's style); values stay as they are."""
+    result = list(arguments)
+    for index, argument in enumerate(result):
+        if argument == "--":
+            break
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            result[index] = name.replace("_", "-") + equals + value
+    return result
+
+
+def _without_command(arguments: Sequence[str]) -> int:
+    width = max(len(name) for name in COMMANDS)
+    lines = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="octavo",
+        usage="octavo [--help] [--version] COMMAND …",
+        description="Run language models on this machine.",
+        epilog=f"commands:\n{lines}\n\n`octavo COMMAND --help` explains a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-v", "--version", action="store_true", help="print the version and exit")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
+    args, _ = parser.parse_known_args(arguments)
+    if args.version:
+        print(_version())
+        return 0
+    if args.command is None:
+        parser.print_help(sys.stderr)
+    else:
+        print(f"octavo: error: unknown command {args.command!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
+    return 2
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("octavo")
+    except PackageNotFoundError:
+        return "unknown (octavo is not installed)"
+
+
+def _run(command: Command, args: argparse.Namespace) -> int:
+    try:
+        status = command.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except (OctavoError, OSError) as error:
+        if envs.log_level() == "DEBUG":
+            raise
+        print(f"octavo: error: {_one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, (ConfigError, InvalidRequestError, UnsupportedError)) else 1
+
+
+def _discard_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush does not fail again."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
