@@ -1,0 +1,72 @@
+"""A request's result is bit-identical alone in a fresh engine and in a crowd that chunks, preempts and shares blocks.
+
+By default 24 workloads run on two tiny models (full attention; sliding and full layers);
+OCTAVO_FULL_INVARIANCE=1 runs 200.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from octavo import LLM, RequestOutput, SamplingParams
+from tests.invariance.workloads import random_workload
+from tests.tiny_models import gemma3_config, llama_config, write_tiny_model
+
+NUM_WORKLOADS = 200 if os.environ.get("OCTAVO_FULL_INVARIANCE") == "1" else 24
+CONFIGS = {"llama": llama_config, "gemma3": gemma3_config}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {name: write_tiny_model(tmp_path_factory.mktemp(name), config()) for name, config in CONFIGS.items()}
+
+
+def comparable(output: RequestOutput) -> list[tuple]:
+    """Everything that a user sees of a result, exactly."""
+    seen: list[tuple] = [("prompt_logprobs", output.prompt_logprobs)]
+    for completion in output.outputs:
+        seen.append(
+            (
+                completion.index,
+                completion.text,
+                tuple(completion.token_ids),
+                completion.cumulative_logprob,
+                completion.logprobs,
+                completion.finish_reason,
+                completion.stop_reason,
+            )
+        )
+    return seen
+
+
+def solo(folder, prompt: list[int], params: SamplingParams) -> RequestOutput:
+    llm = LLM(model=str(folder), max_num_seqs=params.n, max_num_batched_tokens=512, kv_cache_memory_bytes=2**24)
+    return llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0]
+
+
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
+def test_crowd_equals_solo(folders, seed):
+    folder = folders[sorted(folders)[seed % len(folders)]]
+    workload = random_workload(seed)
+    llm = LLM(model=str(folder), max_model_len=256, **workload.engine)
+    prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
+    crowd = llm.generate(prompts, workload.params, use_tqdm=False)
+    again = llm.generate(prompts, workload.params, use_tqdm=False)
+    for prompt, params, first, second in zip(workload.prompts, workload.params, crowd, again, strict=True):
+        alone = comparable(solo(folder, prompt, params))
+        assert comparable(first) == alone, f"in a crowd, cold cache: {params}"
+        assert comparable(second) == alone, f"in a crowd, warm cache: {params}"
+
+
+def test_the_workloads_do_preempt(folders):
+    """Without preemptions the test above would prove less than it says."""
+    preemptions = 0
+    for seed in range(0, 24, 2):
+        workload = random_workload(seed)
+        llm = LLM(model=str(folders["gemma3"]), max_model_len=256, **workload.engine)
+        prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
+        llm.generate(prompts, workload.params, use_tqdm=False)
+        preemptions += sum(metric.value for metric in llm.get_metrics() if metric.name.endswith("num_preemptions"))
+    assert preemptions > 5
