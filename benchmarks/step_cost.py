@@ -3,9 +3,9 @@
 
 usage: step_cost.py [--model FOLDER-OR-NAME] [--steps 200]
 
-The engine runs as always; its ops are wrapped so that the time inside them is summed. What is left of a step's wall time
-is Python: scheduling, rows and inputs, glue between ops, sampling's bookkeeping, output processing. The wrappers' own
-cost (about 0.1 us a call) is counted as Python. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs.
+The engine runs as always; its ops are wrapped and the time inside them is summed. What is left of a step
+is Python: scheduling, rows and inputs, glue between ops, sampling bookkeeping, output processing. The wrappers
+own cost (about 0.1 us a call) counts as Python. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs.
 """
 
 from __future__ import annotations
