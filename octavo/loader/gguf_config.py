@@ -1,0 +1,293 @@
+"""GGUF metadata -> the config.json and generation_config.json that the same model has on the Hugging Face hub.
+
+Keys are those of ggml's docs/gguf.md and llama.cpp's gguf-py (constants.py). What a conversion leaves out is filled in
+as llama.cpp does when it loads the model. RoPE parameters come out as `rope_theta` and `rope_scaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.gguf_file import GGUFFile
+from octavo.loader.gguf_rope import rope_values
+from octavo.loader.hf_config import HFConfig
+from octavo.log import get_logger
+
+logger = get_logger(__name__)
+
+ConfigValues = dict[str, Any]
+
+# Control tokens that end a model's turn although a file's eos_token_id may not say so.
+_END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_role|>")
+_CONTROL_TOKEN = 3
+_SAMPLING_KEYS = {
+    "general.sampling.temp": ("temperature", float),
+    "general.sampling.top_k": ("top_k", int),
+    "general.sampling.top_p": ("top_p", float),
+    "general.sampling.min_p": ("min_p", float),
+    "general.sampling.penalty_repeat": ("repetition_penalty", float),
+}
+
+
+def gguf_config(file: GGUFFile) -> HFConfig:
+    """Return the file's model config. Raises UnsupportedError for an architecture that is not known here."""
+    name = file.architecture
+    architecture = _ARCHITECTURES.get(name)
+    if architecture is None:
+        raise UnsupportedError(
+            f"{file.path} has the architecture {name!r}; supported GGUF architectures: {', '.join(_ARCHITECTURES)}"
+        )
+    if file.get(f"{name}.expert_count", int):
+        raise UnsupportedError(f"{file.path} is a mixture-of-experts model, which is not supported for {name!r}")
+    if (num_files := file.get("split.count", int)) and num_files > 1:
+        raise UnsupportedError(
+            f"{file.path} is one of {num_files} parts of a split model; merge them with `llama-gguf-split --merge`"
+        )
+    values: ConfigValues = {
+        "architectures": [architecture.hf_class],
+        "model_type": architecture.model_type,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        **_special_token_ids(file),
+    }
+    values.update(architecture.describe(file))
+    return HFConfig(values, f"{file.path} (metadata)")
+
+
+def gguf_generation_config(file: GGUFFile) -> ConfigValues:
+    """Return eos_token_id (a list, the tokenizer's own first), bos_token_id and the sampling defaults, where known."""
+    values: ConfigValues = {}
+    eos_token_ids = _eos_token_ids(file)
+    if eos_token_ids:
+        values["eos_token_id"] = eos_token_ids
+    bos_token_id = _token_id(file, "tokenizer.ggml.bos_token_id")
+    if bos_token_id is not None:
+        values["bos_token_id"] = bos_token_id
+    for key, (field, kind) in _SAMPLING_KEYS.items():
+        value = file.get(key, kind)
+        if value is not None:
+            values[field] = value
+    return values
+
+
+def attention_heads(file: GGUFFile) -> tuple[int, int]:
+    """Return the numbers of query heads and of key/value heads."""
+    num_query_heads = _size(file, "attention.head_count")
+    return num_query_heads, _size(file, "attention.head_count_kv", num_query_heads)
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    hf_class: str
+    model_type: str
+    describe: Callable[[GGUFFile], ConfigValues]  # everything but names, special tokens and tying
+
+
+def _decoder(file: GGUFFile) -> ConfigValues:
+    """Return what all decoders with RMSNorm and rotary embeddings share."""
+    num_query_heads, num_kv_heads = attention_heads(file)
+    hidden_size = _size(file, "embedding_length")
+    return {
+        "hidden_size": hidden_size,
+        "intermediate_size": _size(file, "feed_forward_length"),
+        "num_hidden_layers": _size(file, "block_count"),
+        "num_attention_heads": num_query_heads,
+        "num_key_value_heads": num_kv_heads,
+        "head_dim": _head_dim(file),
+        "hidden_act": "silu",
+        "max_position_embeddings": _size(file, "context_length"),
+        "rms_norm_eps": file.get(f"{file.architecture}.attention.layer_norm_rms_epsilon", float),
+        "vocab_size": _vocab_size(file),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        **rope_values(file, _head_dim(file)),
+    }
+
+
+def _llama(file: GGUFFile) -> ConfigValues:
+    return {**_decoder(file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+
+
+def _gemma(file: GGUFFile, large_num_layers: int) -> ConfigValues:
+    """Return what Gemma 2 and 3 share. Their 27B models scale queries by hidden_size / heads instead of head_dim."""
+    values = _decoder(file)
+    is_large = values["num_hidden_layers"] == large_num_layers
+    scale_dim = values["hidden_size"] // values["num_attention_heads"] if is_large else values["head_dim"]
+    del values["hidden_act"]
+    return {
+        **values,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": scale_dim,
+    }
+
+
+def _gemma2(file: GGUFFile) -> ConfigValues:
+    values = _gemma(file, large_num_layers=46)
+    return {
+        **values,
+        "attn_logit_softcapping": _number(file, "attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": _number(file, "final_logit_softcapping", 30.0),
+        "sliding_window": _size(file, "attention.sliding_window", 4096),
+        "layer_types": _layer_types(file, values["num_hidden_layers"], default_period=2),
+    }
+
+
+def _gemma3(file: GGUFFile) -> ConfigValues:
+    values = _gemma(file, large_num_layers=62)
+    num_layers = values["num_hidden_layers"]
+    window = file.get("gemma3.attention.sliding_window", int)
+    return {
+        **values,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": file.get("gemma3.final_logit_softcapping", float),
+        "sliding_window": window,
+        "layer_types": _layer_types(file, num_layers, default_period=6) if window else ["full_attention"] * num_layers,
+        "rope_local_base_freq": _number(file, "rope.freq_base_swa", 10_000.0),
+    }
+
+
+def _phi3(file: GGUFFile) -> ConfigValues:
+    return {**_decoder(file), "sliding_window": file.get("phi3.attention.sliding_window", int) or None}
+
+
+def _granite(file: GGUFFile) -> ConfigValues:
+    values = _llama(file)
+    return {
+        **values,
+        "attention_multiplier": _number(file, "attention.scale", values["head_dim"] ** -0.5),
+        "embedding_multiplier": _number(file, "embedding_scale", 1.0),
+        "residual_multiplier": _number(file, "residual_scale", 1.0),
+        "logits_scaling": _number(file, "logit_scale", 1.0),
+    }
+
+
+def _olmo2(file: GGUFFile) -> ConfigValues:
+    if file.get("olmo2.attention.sliding_window", int):  # OLMo 3 goes by the same name
+        raise UnsupportedError(f"{file.path} is an OLMo 3 model (sliding-window layers), which is not supported")
+    return _decoder(file)
+
+
+def _smollm3(file: GGUFFile) -> ConfigValues:
+    values = _llama(file)
+    # Not in the metadata: every fourth layer has no rotary embedding (1 = rotary), as in all SmolLM3 models.
+    layers = range(1, values["num_hidden_layers"] + 1)
+    return {**values, "no_rope_layers": [int(layer % 4 != 0) for layer in layers], "no_rope_layer_interval": 4}
+
+
+def _starcoder2(file: GGUFFile) -> ConfigValues:
+    values = _decoder(file)
+    del values["rms_norm_eps"]
+    return {
+        **values,
+        "hidden_act": "gelu_pytorch_tanh",
+        "norm_epsilon": file.require("starcoder2.attention.layer_norm_epsilon", float),
+        "use_bias": values["attention_bias"],
+    }
+
+
+def _gpt2(file: GGUFFile) -> ConfigValues:
+    num_heads, _ = attention_heads(file)
+    return {
+        "n_embd": _size(file, "embedding_length"),
+        "n_inner": _size(file, "feed_forward_length"),
+        "n_layer": _size(file, "block_count"),
+        "n_head": num_heads,
+        "n_positions": _size(file, "context_length"),
+        "layer_norm_epsilon": file.require("gpt2.attention.layer_norm_epsilon", float),
+        "activation_function": "gelu_new",
+        "vocab_size": _vocab_size(file),
+    }
+
+
+_ARCHITECTURES: dict[str, _Architecture] = {
+    "llama": _Architecture("LlamaForCausalLM", "llama", _llama),
+    "qwen2": _Architecture("Qwen2ForCausalLM", "qwen2", _decoder),
+    "qwen3": _Architecture("Qwen3ForCausalLM", "qwen3", _decoder),
+    "gemma2": _Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
+    "gemma3": _Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
+    "phi3": _Architecture("Phi3ForCausalLM", "phi3", _phi3),
+    "granite": _Architecture("GraniteForCausalLM", "granite", _granite),
+    "olmo2": _Architecture("Olmo2ForCausalLM", "olmo2", _olmo2),
+    "smollm3": _Architecture("SmolLM3ForCausalLM", "smollm3", _smollm3),
+    "starcoder2": _Architecture("Starcoder2ForCausalLM", "starcoder2", _starcoder2),
+    "gpt2": _Architecture("GPT2LMHeadModel", "gpt2", _gpt2),
+}
+
+
+def _size(file: GGUFFile, key: str, default: int | None = None) -> int:
+    """Return a size of the model, at least 1; a per-layer array counts if all layers agree."""
+    key = f"{file.architecture}.{key}"
+    value = file.metadata.get(key, default)
+    numbers = file.numbers(key) if not isinstance(value, (int, type(None))) else None
+    if numbers is not None:
+        if len(set(numbers.tolist())) != 1:
+            raise UnsupportedError(f"{file.path}: metadata {key!r} differs from layer to layer, which is not supported")
+        value = numbers.tolist()[0]
+    if value is None:
+        raise CheckpointError(f"{file.path}: metadata has no {key!r}, which this model needs")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(f"{file.path}: metadata {key!r} must be a positive integer, got {value!r}")
+    return value
+
+
+def _number(file: GGUFFile, key: str, default: float) -> float:
+    value = file.get(f"{file.architecture}.{key}", float)
+    return default if value is None else value
+
+
+def _head_dim(file: GGUFFile) -> int:
+    num_query_heads, _ = attention_heads(file)
+    key_dim = _size(file, "attention.key_length", max(1, _size(file, "embedding_length") // num_query_heads))
+    value_dim = _size(file, "attention.value_length", key_dim)
+    if key_dim != value_dim:
+        raise UnsupportedError(f"{file.path}: keys of {key_dim} and values of {value_dim} per head; they must be equal")
+    return key_dim
+
+
+def _vocab_size(file: GGUFFile) -> int:
+    """Return the rows of the embedding: files may have more rows than tokens, and logits are as wide as the rows."""
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise CheckpointError(f"{file.path} has no tensor 'token_embd.weight'")
+    return embedding.shape[0]
+
+
+def _layer_types(file: GGUFFile, num_layers: int, default_period: int) -> list[str]:
+    """Return sliding_attention or full_attention per layer; a period p makes every p-th layer full."""
+    key = f"{file.architecture}.attention.sliding_window_pattern"
+    pattern = file.metadata.get(key)
+    if pattern is None or isinstance(pattern, int):
+        period = _size(file, "attention.sliding_window_pattern", default_period)
+        is_sliding = [(layer + 1) % period != 0 for layer in range(num_layers)]
+    else:
+        numbers = file.numbers(key)
+        is_sliding = [] if numbers is None else [bool(item) for item in numbers.tolist()]
+        if len(is_sliding) != num_layers:
+            raise CheckpointError(f"{file.path}: {key!r} has {len(is_sliding)} entries for {num_layers} layers")
+    return ["sliding_attention" if sliding else "full_attention" for sliding in is_sliding]
+
+
+def _special_token_ids(file: GGUFFile) -> ConfigValues:
+    keys = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+    return {field: _token_id(file, f"tokenizer.ggml.{name}_token_id") for field, name in keys.items()}
+
+
+def _eos_token_ids(file: GGUFFile) -> list[int]:
+    """Return every id that ends a generation, the tokenizer's own end-of-sequence id first."""
+    ids = [_token_id(file, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokens = file.strings("tokenizer.ggml.tokens") or []
+    types = file.numbers("tokenizer.ggml.token_type")
+    if types is not None and len(types) == len(tokens):
+        control_ids = (types == _CONTROL_TOKEN).nonzero()[0].tolist()
+        ids.extend(index for index in control_ids if tokens[index] in _END_OF_TURN_TEXTS)
+    return list(dict.fromkeys(index for index in ids if index is not None))
+
+
+def _token_id(file: GGUFFile, key: str) -> int | None:
+    value = file.get(key, int)
+    num_tokens = len(file.strings("tokenizer.ggml.tokens") or [])
+    if value is None or 0 <= value < num_tokens:
+        return value
+    logger.warning("%s: ignoring %s = %d, the vocabulary has %d tokens", file.path, key, value, num_tokens)
+    return None

@@ -1,0 +1,140 @@
+"""GGUF tensor names <-> Hugging Face names, and what the conversion to GGUF changed in the values.
+
+Facts from llama.cpp's gguf-py (tensor_mapping.py) and its conversion scripts: `attn_q` and `attn_k` rows are reordered
+for the llama family (LlamaModel.permute), Gemma's norm weights are stored with 1 added, GPT-2's Conv1D matrices are
+transposed. Knows names only; reads no file.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Change(enum.Enum):
+    """What has to be undone to get back the Hugging Face values."""
+
+    NONE = enum.auto()
+    QUERY_ROWS = enum.auto()  # rows of each head interleaved for rotary pairs (2i, 2i+1)
+    KEY_ROWS = enum.auto()
+    TRANSPOSED = enum.auto()
+    NORM_PLUS_ONE = enum.auto()
+
+
+@dataclass(frozen=True)
+class HFName:
+    """The Hugging Face name of a GGUF tensor, and what the conversion did to it."""
+
+    name: str
+    change: Change = Change.NONE
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """One family's names without `.weight` or `.bias`: GGUF -> Hugging Face."""
+
+    whole: Mapping[str, str]  # outside the layers
+    layer: Mapping[str, str]  # inside a layer
+    layer_prefix: str = "model.layers."
+    changes: Mapping[str, Change] = field(default_factory=dict)  # GGUF layer name -> change of its weight
+    change_bias: bool = False  # whether `changes` holds for `.bias` too
+    norm_plus_one: bool = False
+
+
+_DECODER_WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_ATTENTION = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+_GATED_MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_PRE_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_POST_NORMS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_ROTARY_ROWS = {"attn_q": Change.QUERY_ROWS, "attn_k": Change.KEY_ROWS}
+
+_PLAIN = _Layout(_DECODER_WHOLE, {**_ATTENTION, **_GATED_MLP, **_PRE_NORMS})
+_LLAMA = _Layout(_DECODER_WHOLE, _PLAIN.layer, changes=_ROTARY_ROWS, change_bias=True)
+_GEMMA = _Layout(
+    _DECODER_WHOLE,
+    {
+        **_ATTENTION,
+        **_GATED_MLP,
+        **_POST_NORMS,
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+    },
+    norm_plus_one=True,
+)
+
+_LAYOUTS: dict[str, _Layout] = {
+    "llama": _LLAMA,
+    "granite": _LLAMA,
+    "smollm3": _LLAMA,
+    "qwen2": _PLAIN,
+    "qwen3": _PLAIN,
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "olmo2": _Layout(_DECODER_WHOLE, {**_ATTENTION, **_GATED_MLP, **_POST_NORMS}),
+    "phi3": _Layout(
+        _DECODER_WHOLE,
+        {
+            **_PRE_NORMS,
+            "attn_qkv": "self_attn.qkv_proj",
+            "attn_output": "self_attn.o_proj",
+            "ffn_up": "mlp.gate_up_proj",
+            "ffn_down": "mlp.down_proj",
+        },
+    ),
+    "starcoder2": _Layout(_DECODER_WHOLE, {**_ATTENTION, **_PRE_NORMS, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+    "gpt2": _Layout(
+        {
+            "token_embd": "transformer.wte",
+            "position_embd": "transformer.wpe",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        {
+            "attn_norm": "ln_1",
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_norm": "ln_2",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+        layer_prefix="transformer.h.",
+        changes=dict.fromkeys(("attn_qkv", "attn_output", "ffn_up", "ffn_down"), Change.TRANSPOSED),
+    ),
+}
+
+_TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>[a-z0-9_]+)\.(?P<suffix>weight|bias)")
+
+
+def hf_name(architecture: str, gguf_name: str) -> HFName | None:
+    """Return the Hugging Face name of a GGUF tensor, or None when the architecture has no such tensor."""
+    layout = _LAYOUTS[architecture]
+    match = _TENSOR_NAME.fullmatch(gguf_name)
+    if match is None:
+        return None
+    layer, stem, suffix = match["layer"], match["stem"], match["suffix"]
+    if layer is None:
+        target = layout.whole.get(stem)
+        prefix = ""
+    else:
+        target = layout.layer.get(stem)
+        prefix = f"{layout.layer_prefix}{int(layer)}."
+    if target is None:
+        return None
+    return HFName(f"{prefix}{target}.{suffix}", _change(layout, stem, suffix))
+
+
+def _change(layout: _Layout, stem: str, suffix: str) -> Change:
+    if layout.norm_plus_one and stem.endswith("norm") and suffix == "weight":
+        return Change.NORM_PLUS_ONE
+    if suffix == "bias" and not layout.change_bias:
+        return Change.NONE
+    return layout.changes.get(stem, Change.NONE)
