@@ -143,9 +143,10 @@ def _log_normalizer(logits: Float) -> Float64:
 
 
 def _most_likely(values: Float, k: int) -> NDArray[np.int64]:
-    """Return the ids of the k largest values, descending, ties to the lower id."""
+    """Return the ids of the k largest values, descending, ties to the lower id; NaN counts as -inf."""
     if k == 0:
         return np.empty(0, np.int64)
+    values = np.nan_to_num(values, copy=True, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     candidates = np.flatnonzero(values >= np.partition(values, -k)[-k])
     return candidates[np.lexsort((candidates, -values[candidates]))[:k]]
 

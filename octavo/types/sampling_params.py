@@ -215,10 +215,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         vocab_size: width of the logits; max_logprobs: the engine's limit, -1 = the whole vocabulary
         max_output_tokens: room that the prompt leaves; min_tokens must fit in it
         """
-        limit = vocab_size if max_logprobs == -1 else max_logprobs
+        limit = vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size)
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and (vocab_size if count == -1 else count) > limit:
-                raise checks.wrong(name, f"at most max_logprobs={max_logprobs}", count)
+                raise checks.wrong(name, f"at most {limit} (max_logprobs={max_logprobs})", count)
         for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"):
             checks.check_ids_below(name, getattr(self, name) or (), vocab_size)
         banned = self._bad_words_token_ids or []
