@@ -9,6 +9,7 @@ The conversation so far is part of every prompt. Ctrl-C stops an answer, Ctrl-D 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -94,9 +95,10 @@ class Conversation:
 
 
 def _converse(conversation: Conversation) -> int:
-    interactive = sys.stdin.isatty()
+    interactive = _is_interactive()
     if interactive:
-        import readline  # noqa: F401  (gives input() line editing and history)
+        with contextlib.suppress(ImportError):  # not in every build of Python
+            import readline  # noqa: F401  (gives input() line editing and history)
 
         print("Type a message; /clear, /system TEXT and /exit are commands.", file=sys.stderr)
     while True:
@@ -116,6 +118,10 @@ def _converse(conversation: Conversation) -> int:
                 return 0
         elif line:
             _answer_or_explain(conversation, line, interactive)
+
+
+def _is_interactive() -> bool:
+    return sys.stdin.isatty()
 
 
 def _answer_or_explain(conversation: Conversation, line: str, interactive: bool) -> None:

@@ -106,19 +106,19 @@ def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file
     params = session.sampling_params({**common, **item.sampling}, RequestOutputKind.DELTA)
     started = time.monotonic()
     num_tokens = 0
-    finish_reason = None
+    status = 0
     with interruptible() as interruption:
         for output in session.stream(session.prompt_of(item), params, interruption):
             completion = output.outputs[0]
             num_tokens += len(completion.token_ids)
-            finish_reason = completion.finish_reason
+            status = _status_of(completion.finish_reason, item, completion.stop_reason)
             file.write(completion.text)
             file.flush()
     file.write("\n")
     _report(1, num_tokens, time.monotonic() - started, quiet)
     if interruption.requested:
         raise KeyboardInterrupt
-    return _status_of(finish_reason, item, output.outputs[0].stop_reason)
+    return status
 
 
 def _run_many(

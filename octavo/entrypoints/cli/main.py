@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from octavo import envs
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError, UnsupportedError
@@ -44,6 +44,13 @@ COMMANDS: dict[str, CommandEntry] = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -51,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _without_command(arguments)
     name, rest = arguments[0], dashes_in_option_names(arguments[1:])
     command = cast(Command, importlib.import_module(COMMANDS[name].module))
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"octavo {name}",
         usage=command.USAGE,
         description=command.__doc__,
@@ -76,7 +83,7 @@ def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:
 def _without_command(arguments: Sequence[str]) -> int:
     width = max(len(name) for name in COMMANDS)
     lines = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo",
         usage="octavo [--help] [--version] COMMAND …",
         description="Run language models on this machine.",

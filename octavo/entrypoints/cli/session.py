@@ -50,8 +50,11 @@ class Session:
 
     def sampling_params(self, overrides: Mapping[str, Any], kind: RequestOutputKind) -> SamplingParams:
         """Merge the model's defaults with what was given; what was given wins."""
-        defaults = self._engine.model_config.default_sampling_params
-        return SamplingParams.from_defaults(defaults, {**overrides, "output_kind": kind})
+        return SamplingParams.from_defaults(self.default_sampling_params(), {**overrides, "output_kind": kind})
+
+    def default_sampling_params(self) -> Mapping[str, object]:
+        """Return what the model's generation config says, by name."""
+        return self._engine.model_config.default_sampling_params
 
     def prompt_of(self, item: PromptItem) -> PromptType:
         """Return what the engine takes: text, token ids, or a conversation rendered by the model's chat template."""
@@ -82,13 +85,12 @@ class Session:
             yield from self._engine.step()
 
     def stream(self, prompt: PromptType, params: SamplingParams, interruption: Interruption) -> Iterator[RequestOutput]:
-        """Run one request (output kind DELTA) and yield its pieces; ends early, between steps, when interrupted."""
+        """Run one request (output kind DELTA) and yield its pieces; an interruption ends it between steps."""
         request_id = self.start(prompt, params)
-        for output in self.outputs():
-            yield output
-            if interruption.requested and not output.finished:
+        while self._engine.has_unfinished_requests():
+            yield from self._engine.step()
+            if interruption.requested:
                 self.abort([request_id])
-                return
 
 
 @contextmanager
