@@ -1,0 +1,167 @@
+"""All KV blocks of a worker: who is free, who is cached under which hash, who is evicted next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from octavo.kv_cache.block import FreeBlockQueue, KVCacheBlock
+from octavo.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+
+
+class BlockPool:
+    """Hands out blocks, counts references, and keeps freed blocks findable by hash until their memory is needed.
+
+    Block 0 is the null block: never handed out, never freed, it stands for positions whose keys nobody needs.
+    """
+
+    def __init__(self, num_blocks: int, num_groups: int, enable_caching: bool, enable_events: bool = False) -> None:
+        assert num_blocks >= 2, f"a pool needs the null block and one more, got {num_blocks}"
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self.enable_events = enable_events
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
+        self.null_block = self.blocks[0]
+        self.free_queue = FreeBlockQueue(self.blocks[1:])
+        self._cached = [_CachedBlocks() for _ in range(num_groups)]
+        self._events: list[KVCacheEvent] = []
+
+    @property
+    def num_free(self) -> int:
+        return self.free_queue.num_free
+
+    @property
+    def usage(self) -> float:
+        """Return the share of blocks in use, 0 to 1; the null block does not count."""
+        return 1.0 - self.num_free / (self.num_blocks - 1)
+
+    def find(self, block_hash: bytes, group_id: int) -> KVCacheBlock | None:
+        return self._cached[group_id].first.get(block_hash)
+
+    def take(self, count: int) -> list[KVCacheBlock]:
+        """Return `count` blocks with one reference each, evicting what they cached."""
+        blocks = self.free_queue.pop_head(count)
+        for block in blocks:
+            if block.block_hash is not None:
+                self._forget(block)
+            block.ref_count = 1
+        return blocks
+
+    def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Add a reference to each cached block of a prefix hit; null blocks are passed over."""
+        for block in blocks:
+            if block is self.null_block:
+                continue
+            if block.ref_count == 0:
+                self.free_queue.remove(block)
+            block.ref_count += 1
+
+    def free(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Drop one reference of each block, in the order in which they should be evicted.
+
+        A block with a hash goes to the tail (evicted last), one without to the head (nothing is lost by its reuse).
+        """
+        for block in blocks:
+            if block is self.null_block:
+                continue
+            assert block.ref_count > 0, f"block {block.block_id} freed twice"
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                if block.block_hash is None:
+                    self.free_queue.prepend(block)
+                else:
+                    self.free_queue.append(block)
+
+    def cache(
+        self,
+        blocks: Sequence[KVCacheBlock],
+        block_hashes: Sequence[bytes],
+        group_id: int,
+        block_size: int,
+        parent_hash: bytes | None,
+        token_ids: Sequence[int],
+    ) -> None:
+        """Enter full blocks under their hashes. token_ids: those of the blocks; read only if events are on.
+
+        Null blocks are passed over. A second block of the same content is kept beside the first.
+        """
+        stored: list[int] = []
+        for i, (block, block_hash) in enumerate(zip(blocks, block_hashes, strict=True)):
+            if block is self.null_block or block.block_hash is not None:
+                continue
+            block.block_hash = block_hash
+            block.group_id = group_id
+            if self._cached[group_id].add(block_hash, block):
+                stored.append(i)
+        if not self.enable_events:
+            return
+        for i in stored:
+            parent = block_hashes[i - 1] if i else parent_hash
+            tokens = list(token_ids[i * block_size : (i + 1) * block_size])
+            self._events.append(BlockStored([block_hashes[i]], parent, tokens, block_size, group_id))
+
+    def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Take blocks out of the prefix cache (their content cannot be trusted); references stay."""
+        for block in blocks:
+            if block.block_hash is not None:
+                self._forget(block)
+
+    def reset(self) -> bool:
+        """Empty the prefix cache; return False and change nothing while any block is in use."""
+        if self.num_free != self.num_blocks - 1:
+            return False
+        for block in self.blocks:
+            block.block_hash = None
+        for cached in self._cached:
+            cached.clear()
+        if self.enable_events:
+            self._events.append(AllBlocksCleared())
+        return True
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _forget(self, block: KVCacheBlock) -> None:
+        block_hash = block.block_hash
+        assert block_hash is not None, "only a cached block can be forgotten"
+        block.block_hash = None
+        if self._cached[block.group_id].discard(block_hash, block) and self.enable_events:
+            self._events.append(BlockRemoved([block_hash], block.group_id))
+
+
+class _CachedBlocks:
+    """Hash -> blocks of one group. Nearly every hash has one block; further ones wait aside to take its place.
+
+    Two requests that compute the same content at once, or a prompt whose last block had to be recomputed, give two
+    blocks of one hash. They cannot be merged: block tables are append-only on the worker.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[bytes, KVCacheBlock] = {}
+        self._others: dict[bytes, list[KVCacheBlock]] = {}
+
+    def add(self, block_hash: bytes, block: KVCacheBlock) -> bool:
+        """Return True if the hash was not there before."""
+        if self.first.setdefault(block_hash, block) is block:
+            return True
+        self._others.setdefault(block_hash, []).append(block)
+        return False
+
+    def discard(self, block_hash: bytes, block: KVCacheBlock) -> bool:
+        """Return True if no block of this hash is left."""
+        others = self._others.get(block_hash)
+        if others is None:
+            del self.first[block_hash]
+            return True
+        if self.first[block_hash] is block:
+            self.first[block_hash] = others.pop()
+        else:
+            others.remove(block)
+        if not others:
+            del self._others[block_hash]
+        return False
+
+    def clear(self) -> None:
+        self.first.clear()
+        self._others.clear()
