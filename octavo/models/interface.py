@@ -29,7 +29,8 @@ class ModelFacts:
 class CausalLM(Protocol):
     """A decoder that turns tokens into hidden states and hidden states into logits."""
 
-    facts: ModelFacts
+    @property
+    def facts(self) -> ModelFacts: ...
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
         """Return what each attention layer stores, by layer name, in layer order."""

@@ -1,0 +1,125 @@
+"""Reads config.json into a DecoderConfig: what architectures have in common, and the checks that nothing is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.hf_config import HFConfig
+from octavo.models.decoder_config import DecoderConfig, LayerConfig
+from octavo.models.rope_reading import max_position, read_rope
+from octavo.ops.interface import Activation
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+
+def with_defaults(config: HFConfig, **defaults: object) -> HFConfig:
+    """Add an architecture's defaults for keys that are absent; a null stays null ("no sliding window")."""
+    return HFConfig({**defaults, **config.values}, config.source)
+
+
+def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float = 10_000.0) -> DecoderConfig:
+    """Read a Llama-like config: every layer rotates alike and sees all keys; the biases are as the config says."""
+    hidden_size, num_heads = positive(config, "hidden_size"), positive(config, "num_attention_heads")
+    num_kv_heads = positive(config, "num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise CheckpointError(
+            f"{config.source}: num_attention_heads={num_heads} must be a multiple of num_key_value_heads={num_kv_heads}"
+        )
+    head_dim = positive(config, "head_dim", hidden_size // num_heads)
+    attention_bias = config.bool("attention_bias", False)
+    rope = read_rope(config, head_dim, theta=rope_theta)
+    layer = LayerConfig(rope=rope, attention_scale=head_dim**-0.5)
+    return DecoderConfig(
+        architecture=architecture,
+        layers=(layer,) * positive(config, "num_hidden_layers"),
+        hidden_size=hidden_size,
+        intermediate_size=positive(config, "intermediate_size"),
+        vocab_size=positive(config, "vocab_size"),
+        max_position=max_position(config, rope),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        norm_eps=config.float("rms_norm_eps", 1e-6),
+        activation=read_activation(config, "hidden_act", "silu"),
+        tie_word_embeddings=config.bool("tie_word_embeddings", False),
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=config.bool("mlp_bias", False),
+    )
+
+
+def positive(config: HFConfig, key: str, default: int | None = None) -> int:
+    """Read a size."""
+    value = config.int(key, default)
+    if value < 1:
+        raise CheckpointError(f"{config.source}: {key!r} must be at least 1, got {value}")
+    return value
+
+
+def optional_float(config: HFConfig, key: str) -> float | None:
+    """Read a number that may be absent."""
+    return config.float(key) if key in config else None
+
+
+def read_activation(config: HFConfig, key: str, default: str) -> Activation:
+    """Read an activation by Transformers' name."""
+    name = config.str(key, default)
+    if name not in _ACTIVATIONS:
+        raise UnsupportedError(
+            f"{config.source}: {key}={name!r} is not supported; supported: {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def refuse(config: HFConfig, **values: object) -> None:
+    """Raise UnsupportedError when a key is set to anything but null and the value given here."""
+    for key, neutral in values.items():
+        if key in config and config.values[key] != neutral:
+            raise UnsupportedError(f"{config.source}: {key}={config.values[key]!r} is not supported, only {neutral!r}")
+
+
+# -- sliding windows ---------------------------------------------------------------------------------------------------
+
+
+def read_layer_types(config: HFConfig, default: Sequence[str]) -> tuple[str, ...]:
+    """Return "full_attention" or "sliding_attention" for each layer: layer_types, or the architecture's default."""
+    if "layer_types" not in config:
+        return tuple(default)
+    types = config.list("layer_types")
+    num_layers = len(default)
+    if len(types) < num_layers:
+        raise CheckpointError(
+            f"{config.source}: 'layer_types' must name all {num_layers} layers (num_hidden_layers), got {len(types)}"
+        )
+    for layer_type in types[:num_layers]:
+        if layer_type not in ("full_attention", "sliding_attention"):
+            raise UnsupportedError(
+                f"{config.source}: layer type {layer_type!r} is not supported; "
+                "supported: full_attention, sliding_attention"
+            )
+    return tuple(types[:num_layers])
+
+
+def window_of(config: HFConfig, layer_type: str) -> int | None:
+    """Return the sliding window of layers of this type."""
+    return positive(config, "sliding_window") if layer_type == "sliding_attention" else None
+
+
+def uniform_layer_types(config: HFConfig, num_layers: int) -> tuple[str, ...]:
+    """Return the layer types where sliding_window, when set, applies to all layers."""
+    expected = ("sliding_attention" if "sliding_window" in config else "full_attention",) * num_layers
+    if read_layer_types(config, expected) != expected:
+        raise UnsupportedError(
+            f"{config.source}: layer_types that differ from layer to layer are not supported for this architecture"
+        )
+    return expected

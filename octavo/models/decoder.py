@@ -1,0 +1,86 @@
+"""The decoder-only transformer that look-alike models share; what a model lacks is absent from its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from octavo.attention.context import ForwardContext
+from octavo.layers.attention import Attention
+from octavo.layers.linear import Embedding, Linear
+from octavo.layers.mlp import GatedMLP, PlainMLP
+from octavo.layers.norm import Norm
+from octavo.models.interface import ModelFacts
+from octavo.ops.interface import Float, Int, Ops
+from octavo.types.kv_spec import KVCacheSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Attention and MLP, each with its norms around it; norms that a model does not have are `NoNorm`."""
+
+    input_norm: Norm
+    attention: Attention
+    post_attention_norm: Norm
+    mlp_norm: Norm
+    mlp: GatedMLP | PlainMLP
+    post_mlp_norm: Norm
+    residual_scale: float
+
+    def __call__(
+        self, x: Float, residual: Float | None, positions: Int, context: ForwardContext
+    ) -> tuple[Float, Float]:
+        """Return (this layer's MLP output, the residual stream it is still to be added to), both [T, H].
+
+        x, residual: the same of the layer before; in the first layer x is the embeddings and residual None.
+        """
+        ops = context.ops
+        if residual is None:
+            x, residual = self.input_norm(x, ops), x
+        else:
+            x, residual = self.input_norm.add(x, residual, ops)
+        x = self.attention(x, positions, context)
+        x = _scaled(self.post_attention_norm(x, ops), self.residual_scale, ops)
+
+        x, residual = self.mlp_norm.add(x, residual, ops)
+        x = self.mlp(x, ops)
+        x = _scaled(self.post_mlp_norm(x, ops), self.residual_scale, ops)
+        return x, residual
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Token embedding, layers, final norm and output projection: a `CausalLM`."""
+
+    facts: ModelFacts
+    embedding: Embedding
+    position_embedding: Embedding | None
+    layers: tuple[DecoderLayer, ...]
+    final_norm: Norm
+    lm_head: Linear
+    embedding_scale: float
+    logits_scale: float
+    logits_softcap: float | None
+
+    def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
+        return {layer.attention.name: layer.attention.kv_cache_spec(block_size, dtype) for layer in self.layers}
+
+    def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
+        ops = context.ops
+        x = _scaled(self.embedding(token_ids, ops), self.embedding_scale, ops)
+        if self.position_embedding is not None:
+            x = ops.add(x, self.position_embedding(positions, ops))
+        residual: Float | None = None
+        for layer in self.layers:
+            x, residual = layer(x, residual, positions, context)
+        assert residual is not None, "a decoder has at least one layer"
+        hidden, _ = self.final_norm.add(x, residual, ops)
+        return hidden
+
+    def compute_logits(self, hidden: Float, ops: Ops) -> Float:
+        logits = _scaled(self.lm_head(hidden, ops), self.logits_scale, ops)
+        return logits if self.logits_softcap is None else ops.softcap(logits, self.logits_softcap)
+
+
+def _scaled(x: Float, factor: float, ops: Ops) -> Float:
+    return x if factor == 1.0 else ops.scale(x, factor)

@@ -1,0 +1,101 @@
+"""What tells one decoder-only architecture from another: flags, sizes and weight names. The defaults are Llama's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.layers.rotary import Rope
+from octavo.models.interface import ModelFacts
+from octavo.ops.interface import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What may differ from layer to layer. rope: None for a layer that does not rotate (NoPE, learned positions)."""
+
+    rope: Rope | None
+    attention_scale: float
+    sliding_window: int | None = None
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """One decoder-only model.
+
+    max_position: longest sequence, RoPE scaling included
+    norm: "rms_plus_one" is Gemma's RMS norm, which multiplies by 1 + weight
+    qk_norm: RMS norm of queries and keys, by "head" or over "all_heads" of a token
+    pre_norm, post_norm: norm before, and after, each block's attention and MLP
+    learned_positions: position embeddings are a table of max_position rows, added to the token embeddings
+    embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
+    logits_softcap, attention_softcap: c in c * tanh(x / c)
+    """
+
+    architecture: str
+    layers: tuple[LayerConfig, ...]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    activation: Activation
+    tie_word_embeddings: bool
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    gated_mlp: bool = True
+    norm: Literal["rms", "rms_plus_one", "layer"] = "rms"
+    qk_norm: Literal["head", "all_heads"] | None = None
+    pre_norm: bool = True
+    post_norm: bool = False
+    learned_positions: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
+    attention_softcap: float | None = None
+
+    @property
+    def facts(self) -> ModelFacts:
+        return ModelFacts(
+            architecture=self.architecture,
+            num_layers=len(self.layers),
+            hidden_size=self.hidden_size,
+            vocab_size=self.vocab_size,
+            max_position=self.max_position,
+        )
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """Where a checkpoint keeps its tensors, without ".weight" and ".bias".
+
+    roots: what stands before all names but lm_head's; the first under which the checkpoint has an embedding counts
+    qkv, gate_up: one name when the checkpoint stores the projections fused, else one for each part
+    mlp_norm: the norm before the MLP, whatever the checkpoint calls it
+    transposed: projections are stored [in, out]
+    harmless: regular expressions for tensors that a checkpoint may have and the model does not need
+    """
+
+    roots: tuple[str, ...] = ("model.",)
+    embedding: str = "embed_tokens"
+    positions: str = "wpe"
+    final_norm: str = "norm"
+    lm_heads: tuple[str, ...] = ("lm_head",)
+    layer: str = "layers.{index}."
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    attention_output: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    input_norm: str = "input_layernorm"
+    post_attention_norm: str = "post_attention_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
+    post_mlp_norm: str = "post_feedforward_layernorm"
+    transposed: bool = False
+    harmless: tuple[str, ...] = (r"\.rotary_emb\.inv_freq$",)

@@ -1,0 +1,181 @@
+"""Reads rotary embeddings from a config.
+
+Transformers 4 spells them rope_theta and rope_scaling, Transformers 5 rope_parameters (by layer type if they differ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from octavo.errors import CheckpointError, UnsupportedError
+from octavo.layers.rotary import DefaultRope, DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
+from octavo.loader.hf_config import HFConfig
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def read_rope(config: HFConfig, head_dim: int, layer_type: str | None = None, theta: float = 10_000.0) -> Rope:
+    """Return the rotation of layers of `layer_type` (None: of all); `theta` is the architecture's default base."""
+    parameters = rope_parameters(config, layer_type)
+    theta = parameters.float("rope_theta", config.float("rope_theta", theta))
+    share = parameters.float("partial_rotary_factor", config.float("partial_rotary_factor", 1.0))
+    rotary_dim = int(head_dim * share)
+    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head_dim:
+        raise CheckpointError(
+            f"{parameters.source}: partial_rotary_factor={share} of head_dim={head_dim} must give an even number of "
+            f"rotated dimensions up to head_dim, got {rotary_dim}"
+        )
+    rope_type = rope_type_of(parameters)
+    reader = _READERS.get(rope_type)
+    if reader is None:
+        raise UnsupportedError(
+            f"{parameters.source}: rope_type {rope_type!r} is not supported; supported: {', '.join(_READERS)}"
+        )
+    _refuse_unknown_keys(parameters)
+    return reader(_RopeInput(config, parameters), theta, rotary_dim)
+
+
+def rope_parameters(config: HFConfig, layer_type: str | None = None) -> HFConfig:
+    """Return the section that describes the rotation, empty when there is none; for one layer type where it differs."""
+    for key in ("rope_scaling", "rope_parameters"):
+        section = config.section(key)
+        if section is None or not section.values:
+            continue
+        if not any(name in section.values for name in LAYER_TYPES):
+            return section
+        if layer_type is None:
+            raise UnsupportedError(f"{section.source}: a rotation for each layer type is not supported here")
+        return section.section(layer_type) or HFConfig({}, section.source)
+    return HFConfig({}, config.source)
+
+
+def rope_type_of(parameters: HFConfig) -> str:
+    """Return the scaling type under its present name."""
+    name = parameters.str("rope_type", parameters.str("type", "default"))
+    return "longrope" if name == "su" else name
+
+
+def max_position(config: HFConfig, rope: Rope) -> int:
+    """Return the longest sequence that the rotation supports.
+
+    As in vLLM: linear and dynamic multiply max_position_embeddings by their factor, yarn the original length, and
+    llama3 and longrope nothing, since their max_position_embeddings already includes it. A linear or dynamic config
+    that names its original length has a max_position_embeddings that may include the factor: it is not applied twice.
+    """
+    stated = config.int("max_position_embeddings")
+    if isinstance(rope, YarnRope):
+        return int(rope.original_length * rope.factor)
+    if isinstance(rope, (LinearRope, DynamicRope)):
+        original = rope_parameters(config).int("original_max_position_embeddings", stated)
+        return max(stated, int(original * rope.factor))
+    return stated
+
+
+class _RopeInput:
+    """The values that one scaling type is read from."""
+
+    def __init__(self, config: HFConfig, parameters: HFConfig) -> None:
+        self.config = config
+        self.parameters = parameters
+        self.max_position = config.int("max_position_embeddings")
+        # Phi-3 keeps the original length outside of the section, and there it counts first.
+        self.original_length = config.int(
+            "original_max_position_embeddings",
+            parameters.int("original_max_position_embeddings", self.max_position),
+        )
+        if self.original_length < 1 or self.max_position < 1:
+            raise CheckpointError(f"{config.source}: max_position_embeddings and its original must be at least 1")
+
+    def factor(self, default: float | None = None) -> float:
+        factor = self.parameters.float("factor", default)
+        if factor <= 0:
+            raise CheckpointError(f"{self.parameters.source}: 'factor' must be positive, got {factor}")
+        return factor
+
+    def optional(self, key: str) -> float | None:
+        return self.parameters.float(key) if key in self.parameters else None
+
+    def divisors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
+        values = self.parameters.list(key)
+        if len(values) != rotary_dim // 2 or not all(isinstance(value, (int, float)) and value > 0 for value in values):
+            raise CheckpointError(
+                f"{self.parameters.source}: {key!r} must be {rotary_dim // 2} positive numbers, one for each pair of "
+                f"rotated dimensions, got {len(values)} values"
+            )
+        return tuple(float(value) for value in values)
+
+
+def _read_default(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    return DefaultRope(theta, rotary_dim)
+
+
+def _read_linear(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    return LinearRope(theta, rotary_dim, source.factor())
+
+
+def _read_dynamic(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    if rotary_dim == 2:
+        raise UnsupportedError(f"{source.parameters.source}: dynamic needs more than 2 rotated dimensions")
+    return DynamicRope(theta, rotary_dim, source.factor(), source.max_position)
+
+
+def _read_yarn(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    return YarnRope(
+        theta,
+        rotary_dim,
+        factor=source.factor(source.max_position / source.original_length),
+        original_length=source.original_length,
+        attention_factor=source.optional("attention_factor"),
+        beta_fast=source.optional("beta_fast") or 32.0,
+        beta_slow=source.optional("beta_slow") or 1.0,
+        mscale=source.optional("mscale"),
+        mscale_all_dim=source.optional("mscale_all_dim"),
+        truncate=source.parameters.bool("truncate", True),
+    )
+
+
+def _read_llama3(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    low, high = source.parameters.float("low_freq_factor"), source.parameters.float("high_freq_factor")
+    if high <= low:
+        raise CheckpointError(
+            f"{source.parameters.source}: high_freq_factor must exceed low_freq_factor, got {high} and {low}"
+        )
+    return Llama3Rope(theta, rotary_dim, source.factor(), source.original_length, low, high)
+
+
+def _read_longrope(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
+    return LongRope(
+        theta,
+        rotary_dim,
+        factor=source.factor(source.max_position / source.original_length),
+        original_length=source.original_length,
+        short_factors=source.divisors("short_factor", rotary_dim),
+        long_factors=source.divisors("long_factor", rotary_dim),
+        attention_factor=source.optional("attention_factor"),
+    )
+
+
+_READERS: Mapping[str, Callable[[_RopeInput, float, int], Rope]] = {
+    "default": _read_default,
+    "linear": _read_linear,
+    "dynamic": _read_dynamic,
+    "yarn": _read_yarn,
+    "llama3": _read_llama3,
+    "longrope": _read_longrope,
+}
+
+_KNOWN_KEYS = frozenset(
+    (
+        *("rope_theta", "rope_type", "type", "factor", "partial_rotary_factor", "original_max_position_embeddings"),
+        *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),  # yarn
+        *("low_freq_factor", "high_freq_factor"),  # llama3
+        *("short_factor", "long_factor"),  # longrope
+        "finetuned",  # a remark without an effect
+    )
+)
+
+
+def _refuse_unknown_keys(parameters: HFConfig) -> None:
+    unknown = sorted(key for key in parameters.values if key not in _KNOWN_KEYS and key in parameters)
+    if unknown:
+        raise UnsupportedError(f"{parameters.source}: rotary settings {', '.join(unknown)} are not supported")

@@ -1,0 +1,219 @@
+"""Runs a model over a paged cache without an engine: random block ids, any chunking, several requests a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from octavo.attention.context import ForwardContext
+from octavo.errors import CheckpointError
+from octavo.loader.hf_config import HFConfig
+from octavo.loader.weights import check_shape
+from octavo.models.interface import CausalLM
+from octavo.models.registry import build_model
+from octavo.ops.interface import AttentionMetadata, Float, Ops
+from octavo.ops.reference import ReferenceOps
+from octavo.types.kv_spec import SlidingWindowSpec
+
+torch.set_num_threads(1)
+
+
+def available_ops() -> list[Ops]:
+    """Return one instance of every backend that is built here."""
+    backends: list[Ops] = [ReferenceOps()]
+    try:
+        from octavo.ops.native import NativeOps
+    except ImportError:
+        return backends
+    return [*backends, NativeOps()]
+
+
+# -- tiny random models ------------------------------------------------------------------------------------------------
+
+TINY: Mapping[str, Any] = dict(
+    vocab_size=97,
+    hidden_size=64,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """Return a Transformers model whose norms and biases are random too, so that leaving one out shows."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(torch.randn_like(parameter) * 1.5 * parameter.shape[-1] ** -0.5)
+    model.tie_weights()
+    return model.eval()
+
+
+def hf_config(model: PreTrainedModel) -> HFConfig:
+    """Return the model's config as config.json would have it."""
+    values = json.loads(model.config.to_json_string())
+    return HFConfig({**values, "architectures": [type(model).__name__]})
+
+
+def tensors_of(model: PreTrainedModel) -> dict[str, NDArray[np.float32]]:
+    """Return what a safetensors file of the model would hold: tied tensors once."""
+    tensors = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    for name in getattr(model, "all_tied_weights_keys", {}):
+        tensors.pop(name, None)
+    return tensors
+
+
+@dataclass
+class ArrayTensor:
+    """A HostTensor over an array."""
+
+    array: NDArray[np.float32]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def float32(self) -> NDArray[np.float32]:
+        return np.ascontiguousarray(self.array, dtype=np.float32)
+
+
+@dataclass
+class ArrayWeights:
+    """A WeightSource over arrays."""
+
+    tensors: Mapping[str, NDArray[np.float32]]
+    used: set[str] = field(default_factory=set)
+
+    def has(self, name: str) -> bool:
+        return name in self.tensors
+
+    def get(self, name: str, shape: tuple[int, ...]) -> ArrayTensor:
+        if name not in self.tensors:
+            raise CheckpointError(f"no tensor {name!r}")
+        check_shape(name, shape, self.tensors[name].shape, "arrays")
+        self.used.add(name)
+        return ArrayTensor(self.tensors[name])
+
+    def unused(self) -> list[str]:
+        return sorted(set(self.tensors) - self.used)
+
+
+def build(model: PreTrainedModel, ops: Ops, max_model_len: int = 128) -> CausalLM:
+    """Return our model with the weights of Transformers' model."""
+    return build_model(hf_config(model), ArrayWeights(tensors_of(model)), ops, max_model_len)
+
+
+def transformers_logits(model: PreTrainedModel, token_ids: Sequence[int]) -> NDArray[np.float32]:
+    """Return teacher-forced logits [T, V] of one sequence."""
+    with torch.no_grad():
+        return model(torch.tensor([list(token_ids)]), use_cache=False).logits[0].numpy()
+
+
+# -- paged runs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Sequence:
+    block_ids: list[int]
+    num_computed: int = 0
+
+
+class PagedRun:
+    """One model over one paged cache, stepped by hand. Every layer has its own block table with its own random blocks.
+
+    Pages that a sliding window has left are given up as the engine does: their table entry becomes the null block and
+    their content NaN, so that reading one shows.
+    """
+
+    def __init__(self, model: CausalLM, ops: Ops, block_size: int = 8, num_blocks: int = 64, seed: int = 0) -> None:
+        self.model, self.ops, self.block_size = model, ops, block_size
+        self.specs = dict(model.kv_cache_specs(block_size, "float32"))
+        self.rng = np.random.default_rng(seed)
+        self.caches: dict[str, Float] = {}
+        self.free: dict[str, list[int]] = {}
+        for name, spec in self.specs.items():
+            shape = (num_blocks, 2, spec.num_kv_heads, block_size, spec.head_dim)
+            self.caches[name] = np.full(shape, np.nan, np.float32)
+            self.free[name] = (self.rng.permutation(num_blocks - 1) + 1).tolist()
+        self.sequences: dict[str, dict[str, _Sequence]] = {}
+
+    def step(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Float]:
+        """Compute the next tokens of some requests; return each one's logits [its tokens, V]."""
+        rows = list(tokens)
+        lengths = [len(tokens[row]) for row in rows]
+        computed = [self._sequence(row, next(iter(self.specs))).num_computed for row in rows]
+        token_ids = np.concatenate([np.asarray(tokens[row], np.int32) for row in rows])
+        positions = np.concatenate([np.arange(c, c + n, dtype=np.int32) for c, n in zip(computed, lengths, strict=True)])
+        metadata = {name: self._metadata(name, rows, lengths) for name in self.specs}
+        hidden = self.model.forward(token_ids, positions, ForwardContext(self.ops, self.caches, metadata))
+        logits = self.model.compute_logits(hidden, self.ops)
+        return dict(zip(rows, np.split(logits, np.cumsum(lengths)[:-1]), strict=True))
+
+    def run(self, token_ids: Sequence[int], chunks: Sequence[int] = (), row: str = "row") -> Float:
+        """Compute one sequence in chunks (by default at once); return logits [T, V]."""
+        borders = np.cumsum([0, *chunks]) if chunks else np.array([0, len(token_ids)])
+        parts = [self.step({row: token_ids[a:b]})[row] for a, b in zip(borders, borders[1:], strict=False)]
+        return np.concatenate(parts)
+
+    def _sequence(self, row: str, layer: str) -> _Sequence:
+        return self.sequences.setdefault(row, {}).setdefault(layer, _Sequence([]))
+
+    def _metadata(self, layer: str, rows: Sequence[str], lengths: Sequence[int]) -> AttentionMetadata:
+        seq_lens, slots, tables = [], [], []
+        for row, length in zip(rows, lengths, strict=True):
+            sequence = self._sequence(row, layer)
+            self._give_up_pages(layer, sequence)
+            end = sequence.num_computed + length
+            while len(sequence.block_ids) * self.block_size < end:
+                sequence.block_ids.append(self.free[layer].pop())
+            for position in range(sequence.num_computed, end):
+                slots.append(sequence.block_ids[position // self.block_size] * self.block_size + position % self.block_size)
+            sequence.num_computed = end
+            seq_lens.append(end)
+            tables.append(sequence.block_ids)
+        block_table = np.zeros((len(rows), max(map(len, tables)) + 1), np.int32)
+        for index, table in enumerate(tables):
+            block_table[index, : len(table)] = table
+        return AttentionMetadata(
+            query_start=np.cumsum([0, *lengths], dtype=np.int32),
+            seq_lens=np.array(seq_lens, np.int32),
+            block_table=block_table,
+            slot_mapping=np.array(slots, np.int64),
+        )
+
+    def _give_up_pages(self, layer: str, sequence: _Sequence) -> None:
+        spec = self.specs[layer]
+        if not isinstance(spec, SlidingWindowSpec):
+            return
+        first_visible = max(0, sequence.num_computed - spec.sliding_window + 1)
+        for index in range(first_visible // self.block_size):
+            block_id = sequence.block_ids[index]
+            if block_id:
+                self.caches[layer][block_id] = np.nan
+                self.free[layer].insert(0, block_id)
+                sequence.block_ids[index] = 0
+
+
+def random_chunks(rng: np.random.Generator, total: int, largest: int) -> list[int]:
+    """Return random positive sizes that sum to total."""
+    chunks: list[int] = []
+    while total:
+        chunks.append(min(total, int(rng.integers(1, largest + 1))))
+        total -= chunks[-1]
+    return chunks
