@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from octavo.entrypoints.cli.prompts import check_sampling
     from octavo.entrypoints.cli.session import Session
 
-    sampling = {"max_tokens": DEFAULT_MAX_TOKENS, **given_sampling_options(args)}
+    sampling = given_sampling_options(args)
     if sampling.get("n", 1) != 1:
         raise InvalidRequestError(f"n must be 1 in a chat, got {sampling['n']}", "n")
     check_sampling([], sampling)
@@ -74,7 +74,7 @@ class Conversation:
         from octavo.types.sampling_params import RequestOutputKind
 
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
-        params = self._session.sampling_params(self._sampling, RequestOutputKind.DELTA)
+        params = self._session.sampling_params(self._sampling, DEFAULT_MAX_TOKENS, RequestOutputKind.DELTA)
         started = time.monotonic()
         pieces: list[str] = []
         num_tokens = 0

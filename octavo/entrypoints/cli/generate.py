@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from octavo.entrypoints.cli.session import Session
 
     _check_arguments(args)
-    common = {"max_tokens": DEFAULT_MAX_TOKENS, **given_sampling_options(args)}
+    common = given_sampling_options(args)
     items = _read_items(args)
     check_sampling(items, common)
     if not items:
@@ -103,7 +103,7 @@ def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file
     from octavo.entrypoints.cli.session import interruptible
     from octavo.types.sampling_params import RequestOutputKind
 
-    params = session.sampling_params({**common, **item.sampling}, RequestOutputKind.DELTA)
+    params = session.sampling_params({**common, **item.sampling}, DEFAULT_MAX_TOKENS, RequestOutputKind.DELTA)
     started = time.monotonic()
     num_tokens = 0
     status = 0
@@ -151,7 +151,9 @@ def _start_all(session: Session, items: list[PromptItem], common: dict[str, Any]
     index_of: dict[str, int] = {}
     for index, item in enumerate(items):
         try:
-            params = session.sampling_params({**common, **item.sampling}, RequestOutputKind.FINAL_ONLY)
+            params = session.sampling_params(
+                {**common, **item.sampling}, DEFAULT_MAX_TOKENS, RequestOutputKind.FINAL_ONLY
+            )
             index_of[session.start(session.prompt_of(item), params)] = index
         except InvalidRequestError as error:
             session.abort(list(index_of))

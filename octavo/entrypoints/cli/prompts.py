@@ -55,11 +55,12 @@ def items_from_jsonl(path: str) -> list[PromptItem]:
 
 def check_sampling(items: Iterable[PromptItem], common: Mapping[str, Any]) -> None:
     """Raise InvalidRequestError, naming the item, for sampling options that no model could run with."""
-    SamplingParams.from_defaults({}, common)
+    no_limit = {"max_tokens": None}  # the command's and the model's limits come later
+    SamplingParams.from_optional(**{**no_limit, **common})
     for item in items:
         if item.sampling:
             try:
-                SamplingParams.from_defaults({}, {**common, **item.sampling})
+                SamplingParams.from_optional(**{**no_limit, **common, **item.sampling})
             except InvalidRequestError as error:
                 raise located(error, item) from error
 

@@ -10,9 +10,10 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from octavo import envs
+from octavo.config.engine_args import EngineArgs
 from octavo.entrypoints.cli.arguments import given_engine_options
 from octavo.entrypoints.cli.prompts import Message, PromptItem
 from octavo.types.outputs import RequestOutput
@@ -20,7 +21,7 @@ from octavo.types.prompts import PromptType
 from octavo.types.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from octavo.entrypoints.llm import LLM
+    from octavo.engine.llm_engine import LLMEngine
 
 
 @dataclass(slots=True)
@@ -33,9 +34,8 @@ class Interruption:
 class Session:
     """One engine, its tokenizer and its defaults."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-        self._engine = llm.llm_engine
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
         self._num_requests = 0
 
     @classmethod
@@ -44,17 +44,18 @@ class Session:
         if not args.verbose and "OCTAVO_LOG_LEVEL" not in envs.settings():
             logging.getLogger("octavo").setLevel(logging.WARNING)
         options: dict[str, Any] = {"use_tqdm_on_load": sys.stderr.isatty(), **given_engine_options(args)}
-        from octavo.entrypoints.llm import LLM
+        from octavo.engine.llm_engine import LLMEngine
 
-        return cls(LLM(**options))
+        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**options)))
 
-    def sampling_params(self, overrides: Mapping[str, Any], kind: RequestOutputKind) -> SamplingParams:
-        """Merge the model's defaults with what was given; what was given wins."""
-        return SamplingParams.from_defaults(self.default_sampling_params(), {**overrides, "output_kind": kind})
+    def sampling_params(self, given: Mapping[str, Any], max_tokens: int, kind: RequestOutputKind) -> SamplingParams:
+        """Merge what was given over the model's defaults, and these over the command's own max_tokens."""
+        defaults = {"max_tokens": max_tokens, **self.default_sampling_params()}
+        return SamplingParams.from_defaults(defaults, {**given, "output_kind": kind})
 
     def default_sampling_params(self) -> Mapping[str, object]:
         """Return what the model's generation config says, by name."""
-        return self._engine.model_config.default_sampling_params
+        return self._engine.config.model.default_sampling_params
 
     def prompt_of(self, item: PromptItem) -> PromptType:
         """Return what the engine takes: text, token ids, or a conversation rendered by the model's chat template."""
@@ -66,7 +67,8 @@ class Session:
 
     def render(self, messages: list[Message]) -> PromptType:
         """Render a conversation, with the header of the answer to come, into token ids."""
-        return self._llm.preprocess_chat(messages)
+        token_ids = self._engine.get_tokenizer().apply_chat_template(messages, add_generation_prompt=True)
+        return {"prompt_token_ids": cast("list[int]", token_ids)}
 
     def start(self, prompt: PromptType, params: SamplingParams) -> str:
         """Add a request and return its id; raises InvalidRequestError before anything runs."""
