@@ -25,6 +25,7 @@ from octavo.errors import InvalidRequestError
 if TYPE_CHECKING:
     from octavo.entrypoints.cli.prompts import Message
     from octavo.entrypoints.cli.session import Session
+    from octavo.types.outputs import CompletionOutput
 
 USAGE = "octavo chat [options]"
 DEFAULT_MAX_TOKENS = 1024
@@ -70,28 +71,34 @@ class Conversation:
 
     def answer(self, text: str) -> None:
         """Print the answer to one message as it is generated. A refused message leaves the conversation as it was."""
-        from octavo.entrypoints.cli.session import interruptible
         from octavo.types.sampling_params import RequestOutputKind
+        from octavo.utils.interrupts import deferred_interrupt
 
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         params = self._session.sampling_params(self._sampling, DEFAULT_MAX_TOKENS, RequestOutputKind.DELTA)
-        started = time.monotonic()
+        prompt = self._session.render(messages)
         pieces: list[str] = []
-        num_tokens = 0
-        with interruptible() as interruption:
-            for output in self._session.stream(self._session.render(messages), params, interruption):
-                completion = output.outputs[0]
-                pieces.append(completion.text)
-                num_tokens += len(completion.token_ids)
-                print(completion.text, end="", flush=True)
-                if completion.finish_reason == "error":
-                    print(f"octavo: error: {completion.stop_reason}", file=sys.stderr)
-        print(flush=True)
+        with contextlib.suppress(KeyboardInterrupt), deferred_interrupt() as interrupt:
+            started = time.monotonic()
+            num_tokens = 0
+            for output in self._session.stream(prompt, params, interrupt):
+                num_tokens += self._show(output.outputs[0], pieces)
+            print(flush=True)
+            self._report(num_tokens, time.monotonic() - started, interrupt.requested)
         self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
+
+    def _show(self, completion: CompletionOutput, pieces: list[str]) -> int:
+        """Print a piece of the answer, keep it, and return how many tokens it has."""
+        pieces.append(completion.text)
+        print(completion.text, end="", flush=True)
+        if completion.finish_reason == "error":
+            print(f"octavo: error: {completion.stop_reason}", file=sys.stderr)
+        return len(completion.token_ids)
+
+    def _report(self, num_tokens: int, seconds: float, was_stopped: bool) -> None:
         if not self._quiet:
-            seconds = max(time.monotonic() - started, 1e-9)
-            stopped = ", stopped" if interruption.requested else ""
-            print(f"[{num_tokens} tokens, {num_tokens / seconds:.1f} tokens/s{stopped}]", file=sys.stderr)
+            stopped = ", stopped" if was_stopped else ""
+            print(f"[{num_tokens} tokens, {num_tokens / max(seconds, 1e-9):.1f} tokens/s{stopped}]", file=sys.stderr)
 
 
 def _converse(conversation: Conversation) -> int:

@@ -100,24 +100,22 @@ def _open_output(args: argparse.Namespace) -> Iterator[TextIO]:
 
 
 def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file: TextIO, quiet: bool) -> int:
-    from octavo.entrypoints.cli.session import interruptible
     from octavo.types.sampling_params import RequestOutputKind
+    from octavo.utils.interrupts import deferred_interrupt
 
     params = session.sampling_params({**common, **item.sampling}, DEFAULT_MAX_TOKENS, RequestOutputKind.DELTA)
+    prompt = session.prompt_of(item)
     started = time.monotonic()
-    num_tokens = 0
-    status = 0
-    with interruptible() as interruption:
-        for output in session.stream(session.prompt_of(item), params, interruption):
+    num_tokens = status = 0
+    with deferred_interrupt() as interrupt:
+        for output in session.stream(prompt, params, interrupt):
             completion = output.outputs[0]
             num_tokens += len(completion.token_ids)
             status = _status_of(completion.finish_reason, item, completion.stop_reason)
             file.write(completion.text)
             file.flush()
-    file.write("\n")
-    _report(1, num_tokens, time.monotonic() - started, quiet)
-    if interruption.requested:
-        raise KeyboardInterrupt
+        file.write("\n")
+        _report(1, num_tokens, time.monotonic() - started, quiet)
     return status
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import types
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from octavo import envs
@@ -19,16 +15,10 @@ from octavo.entrypoints.cli.prompts import Message, PromptItem
 from octavo.types.outputs import RequestOutput
 from octavo.types.prompts import PromptType
 from octavo.types.sampling_params import RequestOutputKind, SamplingParams
+from octavo.utils.interrupts import PendingInterrupt
 
 if TYPE_CHECKING:
     from octavo.engine.llm_engine import LLMEngine
-
-
-@dataclass(slots=True)
-class Interruption:
-    """Whether Ctrl-C came since the answer began."""
-
-    requested: bool = False
 
 
 class Session:
@@ -86,27 +76,12 @@ class Session:
         while self._engine.has_unfinished_requests():
             yield from self._engine.step()
 
-    def stream(self, prompt: PromptType, params: SamplingParams, interruption: Interruption) -> Iterator[RequestOutput]:
+    def stream(
+        self, prompt: PromptType, params: SamplingParams, interrupt: PendingInterrupt
+    ) -> Iterator[RequestOutput]:
         """Run one request (output kind DELTA) and yield its pieces; an interruption ends it between steps."""
         request_id = self.start(prompt, params)
         while self._engine.has_unfinished_requests():
             yield from self._engine.step()
-            if interruption.requested:
+            if interrupt.requested:
                 self.abort([request_id])
-
-
-@contextmanager
-def interruptible() -> Iterator[Interruption]:
-    """Turn the first Ctrl-C into a note for `Session.stream`; a second one interrupts as usual."""
-    interruption = Interruption()
-
-    def note(signal_number: int, frame: types.FrameType | None) -> None:
-        if interruption.requested:
-            raise KeyboardInterrupt
-        interruption.requested = True
-
-    previous = signal.signal(signal.SIGINT, note)
-    try:
-        yield interruption
-    finally:
-        signal.signal(signal.SIGINT, previous)
