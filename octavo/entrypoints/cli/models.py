@@ -10,6 +10,7 @@ Any other model works too: a folder, a .gguf file, or a hub id (see `octavo gene
 from __future__ import annotations
 
 import argparse
+import sys
 
 from octavo.errors import InvalidRequestError, ModelNotFoundError
 
@@ -47,7 +48,11 @@ def _pull(names: list[str]) -> None:
     from octavo.loader import catalog
 
     for name in names:
-        print(f"{name}: {catalog.pull(name)}", flush=True)
+        print(f"{name}: {catalog.pull(name, _tell)}", flush=True)
+
+
+def _tell(progress: str) -> None:
+    print(progress, file=sys.stderr, flush=True)
 
 
 def _path(name: str) -> None:
