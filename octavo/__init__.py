@@ -1,1 +1,76 @@
-"""Octavo."""
+"""Octavo: an LLM inference and serving engine with vLLM's architecture and API.
+
+The names below are imported when first used: `import octavo` itself loads nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.config import EngineArgs
+    from octavo.engine.llm_engine import LLMEngine
+    from octavo.entrypoints.beam_search import BeamSearchOutput, BeamSearchSequence
+    from octavo.entrypoints.llm import LLM
+    from octavo.types.outputs import CompletionOutput, Logprob, RequestOutput
+    from octavo.types.prompts import PromptType, TextPrompt, TokensPrompt
+    from octavo.types.sampling_params import (
+        BeamSearchParams,
+        RepetitionDetectionParams,
+        RequestOutputKind,
+        SamplingParams,
+    )
+    from octavo.types.structured_params import StructuredOutputsParams
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "BeamSearchOutput": "octavo.entrypoints.beam_search",
+    "BeamSearchParams": "octavo.types.sampling_params",
+    "BeamSearchSequence": "octavo.entrypoints.beam_search",
+    "CompletionOutput": "octavo.types.outputs",
+    "EngineArgs": "octavo.config",
+    "LLM": "octavo.entrypoints.llm",
+    "LLMEngine": "octavo.engine.llm_engine",
+    "Logprob": "octavo.types.outputs",
+    "PromptType": "octavo.types.prompts",
+    "RepetitionDetectionParams": "octavo.types.sampling_params",
+    "RequestOutput": "octavo.types.outputs",
+    "RequestOutputKind": "octavo.types.sampling_params",
+    "SamplingParams": "octavo.types.sampling_params",
+    "StructuredOutputsParams": "octavo.types.structured_params",
+    "TextPrompt": "octavo.types.prompts",
+    "TokensPrompt": "octavo.types.prompts",
+}
+
+__all__ = [
+    "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "Logprob",
+    "PromptType",
+    "RepetitionDetectionParams",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

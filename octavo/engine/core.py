@@ -1,0 +1,145 @@
+"""The engine core: a scheduler and an executor, and the step that joins them.
+
+Knows requests and token ids; never text, never arrays. Runs in the front end's process or in one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from octavo.errors import EngineDeadError
+from octavo.executor.interface import Executor
+from octavo.log import get_logger
+from octavo.scheduler.request import Request, RequestStatus
+from octavo.scheduler.scheduler import Scheduler
+from octavo.types.kv_events import KVCacheEvent
+from octavo.types.messages import EngineCoreOutputs
+from octavo.types.request import EngineCoreRequest
+from octavo.types.stats import SchedulerStats
+from octavo.types.step import ModelRunnerOutput, SchedulerOutput
+
+logger = get_logger(__name__)
+
+StepOutputs = dict[int, EngineCoreOutputs]  # client index -> outputs
+
+
+class EngineCore:
+    """Takes requests, gives tokens, one step at a time. Only `queue_abort` may be called from another thread."""
+
+    def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
+        self.executor = executor
+        self.scheduler = scheduler
+        self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
+        self._undelivered: list[StepOutputs] = []  # of steps that an interrupt ended
+        # what a failed step was to tell the workers: told again with the next one
+        self._unsent_finished: list[str] = []
+        self._unsent_preempted: list[str] = []
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a request; its tokens come out of later steps."""
+        self.scheduler.add_request(Request.from_core_request(request))
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """End these requests now and free their blocks; ids that have finished already are ignored."""
+        self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
+
+    def queue_abort(self, request_ids: Sequence[str]) -> None:
+        """Ask from another thread that these requests end; done between a step's forward and its bookkeeping."""
+        self._queued_aborts.put(request_ids)
+
+    def has_work(self) -> bool:
+        """Say whether a step would have something to compute or deliver."""
+        return bool(self._undelivered) or self.scheduler.has_unfinished_requests()
+
+    # -- step ----------------------------------------------------------------------------------------------------------
+
+    def step(self) -> tuple[StepOutputs, bool]:
+        """Schedule, execute, sample, update; return outputs per client and whether the model ran.
+
+        A step that fails ends its requests with an error; the others go on.
+        """
+        if self._undelivered:
+            return self._undelivered.pop(0), False
+        self._process_queued_aborts()
+        if not self.scheduler.has_unfinished_requests():
+            return {}, False
+        step = self._schedule()
+        model_output = self._execute(step)
+        # before the update: a request that nobody waits for gets no more work and no output
+        self._process_queued_aborts()
+        return self.scheduler.update_from_output(step, model_output), step.total_num_scheduled_tokens > 0
+
+    def _schedule(self) -> SchedulerOutput:
+        step = self.scheduler.schedule()
+        if self._unsent_finished or self._unsent_preempted:
+            step.finished_request_ids = [*self._unsent_finished, *step.finished_request_ids]
+            step.preempted_request_ids = [*self._unsent_preempted, *step.preempted_request_ids]
+            self._unsent_finished, self._unsent_preempted = [], []
+        return step
+
+    def _execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        try:
+            return self._forward_and_sample(step)
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
+            return self._failed(step, f"{type(error).__name__}: {error}")
+        except BaseException:  # Ctrl-C: the books must agree with what the workers did, then it goes on
+            self._undelivered.append(self.scheduler.update_from_output(step, self._failed(step, "interrupted")))
+            raise
+
+    def _forward_and_sample(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        running = self.executor.execute_model(step)
+        grammar = self.scheduler.get_grammar_bitmask(step)  # on this thread, while the workers compute
+        output = running.result()
+        return output if output is not None else self.executor.sample_tokens(grammar)
+
+    def _failed(self, step: SchedulerOutput, error: str) -> ModelRunnerOutput:
+        """Return the output of a step that did not end: every request in it has failed."""
+        self._unsent_finished = step.finished_request_ids
+        self._unsent_preempted = step.preempted_request_ids
+        return ModelRunnerOutput(failures=dict.fromkeys(step.num_scheduled_tokens, error))
+
+    def _process_queued_aborts(self) -> None:
+        while True:
+            try:
+                self.abort_requests(self._queued_aborts.get_nowait())
+            except Empty:
+                return
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget the cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""
+        return self.scheduler.reset_prefix_cache(reset_running_requests)
+
+    def scheduler_stats(self) -> SchedulerStats:
+        """Return the scheduler's state now."""
+        return self.scheduler.make_stats()
+
+    def take_kv_events(self) -> list[KVCacheEvent]:
+        """Return the KV cache events since the last call; empty unless enabled."""
+        return self.scheduler.take_kv_events()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout_s: float | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
+        """Call a method on every worker."""
+        return self.executor.collective_rpc(method, timeout_s, args, kwargs)
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError when a worker is gone."""
+        self.executor.check_health()
+
+    def shutdown(self) -> None:
+        """Release the workers; idempotent."""
+        self.executor.shutdown()

@@ -1,0 +1,86 @@
+"""How a front end reaches an engine core: one protocol, here the client for a core in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo.engine.core import EngineCore
+from octavo.types.kv_events import KVCacheEvent
+from octavo.types.messages import EngineCoreOutputs
+from octavo.types.request import EngineCoreRequest
+
+
+class EngineCoreClient(Protocol):
+    """What a synchronous front end asks of a core, wherever the core runs."""
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Hand a request to the core."""
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        """End requests by internal id; unknown ids are ignored."""
+
+    def get_output(self) -> EngineCoreOutputs:
+        """Return the next outputs for this client; blocks while the core computes."""
+
+    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
+        """Forget cached prefixes; False when blocks are in use."""
+
+    def take_kv_events(self) -> list[KVCacheEvent]:
+        """Return the KV cache events since the last call."""
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout_s: float | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
+        """Call a method on every worker."""
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError when the core or a worker is gone."""
+
+    def shutdown(self) -> None:
+        """Release the core; idempotent."""
+
+
+class InprocClient:
+    """A core in this process and thread: asking for output runs a step."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.engine_core = core
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self.engine_core.add_request(request)
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        self.engine_core.abort_requests(request_ids)
+
+    def get_output(self) -> EngineCoreOutputs:
+        outputs, _ = self.engine_core.step()
+        return outputs.get(CLIENT_INDEX, EngineCoreOutputs())
+
+    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
+        return self.engine_core.reset_prefix_cache(reset_running_requests)
+
+    def take_kv_events(self) -> list[KVCacheEvent]:
+        return self.engine_core.take_kv_events()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout_s: float | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
+        return self.engine_core.collective_rpc(method, timeout_s, args, kwargs)
+
+    def check_health(self) -> None:
+        self.engine_core.check_health()
+
+    def shutdown(self) -> None:
+        self.engine_core.shutdown()
+
+
+CLIENT_INDEX = 0

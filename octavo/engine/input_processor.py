@@ -1,0 +1,202 @@
+"""The engine's input side: a user's prompt and parameters, checked once, become an EngineCoreRequest.
+
+Every entry (Python, HTTP, batch files) passes here, so nothing behind it checks again. Ids are checked against the
+width of the model's logits, not the tokenizer's vocabulary: the two differ in real checkpoints.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.config import ModelConfig, SchedulerConfig
+from octavo.engine.parallel_sampling import SEED_RANGE
+from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_prompt
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.log import get_logger
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.request import EngineCoreRequest
+from octavo.types.sampling_checks import as_int, wrong
+from octavo.types.sampling_params import SamplingParams
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ProcessedRequest:
+    """A checked request. `external_id` is the user's id, `prompt` the text as given; n > 1 is not fanned out yet."""
+
+    external_id: str
+    prompt: str | None
+    request: EngineCoreRequest
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """What a request may ask of this engine. max_kv_tokens: the longest sequence that the whole KV cache holds."""
+
+    max_model_len: int
+    max_kv_tokens: int
+    max_step_tokens: int | None  # the longest prompt without chunked prefill; None with it
+
+
+class InputProcessor:
+    """Checks and tokenises requests for one engine."""
+
+    def __init__(
+        self, model: ModelConfig, scheduler: SchedulerConfig, tokenizer: Tokenizer | None, max_kv_tokens: int
+    ) -> None:
+        """model, scheduler: as started, max_model_len final."""
+        self.limits = ModelLimits(
+            max_model_len=model.max_model_len,
+            max_kv_tokens=max_kv_tokens,
+            max_step_tokens=None if scheduler.enable_chunked_prefill else scheduler.max_num_batched_tokens,
+        )
+        self._model = model
+        self._tokenizer = tokenizer
+        self._priorities = scheduler.policy == "priority"
+        self._counter = itertools.count()
+
+    def process(
+        self,
+        request_id: str,
+        prompt: object,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        tokenization_kwargs: Mapping[str, object] | None = None,
+    ) -> ProcessedRequest:
+        """Return the request that the core gets; raises InvalidRequestError or UnsupportedError and changes nothing."""
+        if not isinstance(request_id, str) or not request_id:
+            raise wrong("request_id", "non-empty text", request_id)
+        if not isinstance(params, SamplingParams):
+            raise wrong("sampling_params", "a SamplingParams", params)
+        priority = self._check_priority(priority)
+        options = TokenizationOptions.from_kwargs(tokenization_kwargs)
+        parsed = parse_prompt(prompt, self._tokenizer, options)
+        token_ids = self._truncate(parsed.token_ids, options)
+        self._check_prompt(token_ids)
+        checked_params = self._check_params(params, len(token_ids))
+        return self._build(request_id, parsed, token_ids, checked_params, priority, arrival_time)
+
+    def _build(
+        self,
+        request_id: str,
+        parsed: ParsedPrompt,
+        token_ids: list[int],
+        params: SamplingParams,
+        priority: int,
+        arrival_time: float | None,
+    ) -> ProcessedRequest:
+        number = next(self._counter)
+        eos_token_ids = () if params.ignore_eos else self._model.eos_token_ids
+        own_stop_ids = params.stop_token_ids or []
+        request = EngineCoreRequest(
+            request_id=f"{request_id}-{number:x}",  # unique even if the user's id is not
+            prompt_token_ids=token_ids,
+            sampling_params=params,
+            arrival_time=time.time() if arrival_time is None else arrival_time,
+            seed=derive_seed(self._model.seed, number) if params.seed is None else params.seed % SEED_RANGE,
+            eos_token_id=eos_token_ids[0] if eos_token_ids else None,
+            stop_token_ids=list(dict.fromkeys([*own_stop_ids, *eos_token_ids[1:]])),
+            cache_salt=parsed.cache_salt,
+            priority=priority,
+        )
+        return ProcessedRequest(request_id, parsed.text, request)
+
+    # -- prompt --------------------------------------------------------------------------------------------------------
+
+    def _truncate(self, token_ids: list[int], options: TokenizationOptions) -> list[int]:
+        wish = options.truncate_prompt_tokens
+        if wish is None:
+            return token_ids
+        length = self.limits.max_model_len - 1 if wish == -1 else wish
+        if length >= len(token_ids):
+            return token_ids
+        return token_ids[-length:] if options.truncation_side == "left" else token_ids[:length]
+
+    def _check_prompt(self, token_ids: Sequence[int]) -> None:
+        """Raise unless the ids exist and the sequence can run with at least one new token."""
+        if not token_ids:
+            raise InvalidRequestError("the prompt is empty; expected at least one token", "prompt")
+        if min(token_ids) < 0 or max(token_ids) >= self._model.vocab_size:
+            outside = next(i for i in token_ids if not 0 <= i < self._model.vocab_size)
+            expected = f"made of token ids from 0 to {self._model.vocab_size - 1} (the width of the model's logits)"
+            raise wrong("prompt_token_ids", expected, outside)
+        limits, num_tokens = self.limits, len(token_ids)
+        if num_tokens >= limits.max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {num_tokens} tokens, but max_model_len={limits.max_model_len} includes at least one "
+                "new token; shorten the prompt, or set truncate_prompt_tokens",
+                "prompt",
+            )
+        if num_tokens >= limits.max_kv_tokens:
+            raise InvalidRequestError(
+                f"the prompt has {num_tokens} tokens and can never fit the KV cache, which holds "
+                f"{limits.max_kv_tokens}; shorten the prompt or give the engine more kv_cache_memory_bytes",
+                "prompt",
+            )
+        if limits.max_step_tokens is not None and num_tokens > limits.max_step_tokens:
+            raise InvalidRequestError(
+                f"the prompt has {num_tokens} tokens and must be computed in one step, because chunked prefill is off, "
+                f"but max_num_batched_tokens={limits.max_step_tokens}",
+                "prompt",
+            )
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
+
+    def _check_priority(self, priority: int) -> int:
+        priority = as_int("priority", priority, -(2**63), 2**63 - 1)
+        if priority and not self._priorities:
+            raise InvalidRequestError(
+                f"priority={priority} needs an engine with scheduling_policy='priority'; this one is first come, "
+                "first served",
+                "priority",
+            )
+        return priority
+
+    def _check_params(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """Return a copy that is final for the model: bad words as ids, max_tokens within the context."""
+        params = copy.copy(params)
+        params.verify()  # the fields of a SamplingParams can be assigned after it was built
+        if params.structured_outputs is not None:
+            raise UnsupportedError("structured_outputs are not supported in this version; leave them out")
+        if self._tokenizer is None and (params.stop_strings or params.bad_words):
+            name = "stop" if params.stop_strings else "bad_words"
+            raise InvalidRequestError(f"{name} needs a tokenizer, but skip_tokenizer_init=True; use token ids", name)
+        if params.bad_words and self._tokenizer is not None:
+            params.set_bad_words_token_ids(tokenize_bad_words(params.bad_words, self._tokenizer))
+        room = min(self.limits.max_model_len, self.limits.max_kv_tokens) - num_prompt_tokens
+        if params.min_tokens > room:
+            raise InvalidRequestError(
+                f"min_tokens={params.min_tokens} does not fit: the prompt has {num_prompt_tokens} tokens and "
+                f"max_model_len={self.limits.max_model_len} leaves room for {room}",
+                "min_tokens",
+            )
+        params.verify_for_model(self._model.vocab_size, self._model.max_logprobs, room)
+        # the policy: the prompt is never shortened, the output is cut at the context's end
+        params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        return params
+
+
+def tokenize_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Return each word's token sequences at a text's start and, where they differ, after a space."""
+    sequences: list[list[int]] = []
+    for word in words:
+        bare = word.lstrip() or word
+        for spelling in (bare, f" {bare}"):
+            token_ids = tokenizer.encode(spelling, add_special_tokens=False)
+            if token_ids not in sequences:
+                sequences.append(token_ids)
+    return sequences
+
+
+def derive_seed(engine_seed: int, request_number: int) -> int:
+    """Return the 64-bit seed of the engine's n-th request that has none of its own."""
+    digest = hashlib.blake2b(f"{engine_seed}:{request_number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

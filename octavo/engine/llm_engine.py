@@ -1,0 +1,150 @@
+"""LLMEngine: the synchronous shell around a core. Text in, text out; the caller drives it with `step`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from octavo.config import EngineArgs, OctavoConfig
+from octavo.engine.core_client import EngineCoreClient, InprocClient
+from octavo.engine.input_processor import InputProcessor, ProcessedRequest
+from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.startup import StartedCore
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.kv_events import KVCacheEvent
+from octavo.types.outputs import RequestOutput
+from octavo.types.sampling_params import SamplingParams
+
+
+class LLMEngine:
+    """Requests are added, `step` is called while some are unfinished, outputs come out of `step`."""
+
+    def __init__(
+        self, config: OctavoConfig, tokenizer: Tokenizer | None, client: EngineCoreClient, max_kv_tokens: int
+    ) -> None:
+        """config: as the core started with it; max_kv_tokens: longest sequence that its KV cache holds."""
+        self.config = config
+        self.model_config = config.model
+        self.tokenizer = tokenizer
+        self.metrics = EngineMetrics(config.model.served_model_name, config.observability.log_stats)
+        self.input_processor = InputProcessor(config.model, config.scheduler, tokenizer, max_kv_tokens)
+        self._output_processor = OutputProcessor(tokenizer, self.metrics)
+        self.engine_core = client
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
+        """Resolve the options, load the model and start a core in this process."""
+        # here and not above: an engine on a given core needs neither checkpoints nor a model
+        from octavo.engine.resolve import resolve
+        from octavo.engine.startup import build_engine_core
+
+        resolved = resolve(engine_args)
+        return cls.from_started(build_engine_core(resolved), resolved.tokenizer)
+
+    @classmethod
+    def from_started(cls, started: StartedCore, tokenizer: Tokenizer | None) -> LLMEngine:
+        """Wrap a core in this process."""
+        return cls(started.config, tokenizer, InprocClient(started.core), started.max_kv_tokens)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: object,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        tokenization_kwargs: Mapping[str, object] | None = None,
+        lora_request: object | None = None,
+    ) -> str:
+        """Check a request and queue it; return its id. Ids need not be unique: outputs carry the id as given."""
+        refuse_lora(lora_request)
+        processed = self.input_processor.process(
+            request_id,
+            prompt,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+        self.add_processed(processed)
+        return request_id
+
+    def add_processed(self, processed: ProcessedRequest) -> None:
+        """Queue a checked request. Text state first: the core must never answer for a request unknown here."""
+        sequences = self._output_processor.add_request(processed.request, processed.external_id, processed.prompt)
+        for sequence in sequences:
+            self.engine_core.add_request(sequence)
+
+    def step(self) -> list[RequestOutput]:
+        """Let the core do one step; return the outputs that are due."""
+        processed = self._output_processor.process_outputs(self.engine_core.get_output())
+        if processed.request_ids_to_abort:
+            self.engine_core.abort_requests(processed.request_ids_to_abort)
+        return processed.request_outputs
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """End requests by the ids they were added with; unknown ids are ignored."""
+        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        internal_ids, _ = self._output_processor.abort_requests(ids)
+        self.engine_core.abort_requests(internal_ids)
+
+    def has_unfinished_requests(self) -> bool:
+        """Say whether `step` has more to give."""
+        return self._output_processor.num_unfinished_requests > 0
+
+    def get_num_unfinished_requests(self) -> int:
+        """Return how many sequences are live (a request with n > 1 counts n times)."""
+        return self._output_processor.num_unfinished_requests
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer; raises when the engine has none."""
+        if self.tokenizer is None:
+            raise InvalidRequestError("this engine has no tokenizer, because skip_tokenizer_init=True")
+        return self.tokenizer
+
+    def get_metrics(self) -> list[Metric]:
+        """Return counters, gauges and histograms as they are now."""
+        return self.metrics.snapshot()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget cached prefixes; False when blocks are in use."""
+        return self.engine_core.reset_prefix_cache(reset_running_requests)
+
+    def take_kv_events(self) -> list[KVCacheEvent]:
+        """Return the KV cache events since the last call; empty unless enabled."""
+        return self.engine_core.take_kv_events()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a worker method by name, or a function with the worker as first argument, on every worker."""
+        return self.engine_core.collective_rpc(method, timeout, args, kwargs)
+
+    def apply_model(self, function: Callable[[Any], Any]) -> list[Any]:
+        """Call a function with the model on every worker."""
+        return self.collective_rpc("apply_model", args=(function,))
+
+    def check_health(self) -> None:
+        """Raise EngineDeadError when the engine cannot serve."""
+        self.engine_core.check_health()
+
+    def shutdown(self) -> None:
+        """Release the core; idempotent."""
+        self.engine_core.shutdown()
+
+
+def refuse_lora(lora_request: object | None) -> None:
+    """Raise unless no adapter is asked for."""
+    if lora_request is not None:
+        raise UnsupportedError("lora_request is not supported in this version; leave it out")

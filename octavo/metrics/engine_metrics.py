@@ -1,0 +1,183 @@
+"""Counts what an engine does, under vLLM's metric names, so that dashboards and scripts written for vLLM keep working."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.types.request import FinishReason
+from octavo.types.stats import RequestMetrics, SchedulerStats
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named value at one moment."""
+
+    name: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Counter(Metric):
+    """A count since the engine's start."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Gauge(Metric):
+    """A value that goes up and down."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Histogram(Metric):
+    """A distribution. buckets: upper bound ("+Inf" the last) -> observations at or below it."""
+
+    count: int
+    sum: float
+    buckets: Mapping[str, int]
+
+
+class EngineMetrics:
+    """Accumulates one engine's metrics; every `record_` call is a no-op when `enabled` is False."""
+
+    def __init__(self, model_name: str, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._scheduler = SchedulerStats()
+        self._totals: Tally[str] = Tally(dict.fromkeys(_COUNTERS, 0))
+        self._finished: Tally[str] = Tally({str(reason): 0 for reason in FinishReason})
+        self._distributions = {name: _Distribution(bounds) for name, bounds in _HISTOGRAMS.items()}
+
+    def record_scheduler(self, stats: SchedulerStats) -> None:
+        """Take the scheduler's state after a step; prefix cache numbers are since the last report."""
+        if not self.enabled:
+            return
+        self._scheduler = stats
+        self._totals["prefix_cache_queries"] += stats.prefix_cache.queries
+        self._totals["prefix_cache_hits"] += stats.prefix_cache.hits
+        self._totals["num_preemptions"] = stats.num_preemptions
+
+    def record_tokens(
+        self, request: RequestMetrics, num_tokens: int, previous_token_ts: float, num_prompt_tokens: int
+    ) -> None:
+        """Count new tokens of a request; previous_token_ts is when it got one last, 0 when these are the first."""
+        if not self.enabled or not num_tokens:
+            return
+        self._totals["generation_tokens"] += num_tokens
+        if previous_token_ts:
+            self._observe("inter_token_latency_seconds", request.last_token_ts - previous_token_ts)
+        else:
+            self._totals["prompt_tokens"] += num_prompt_tokens
+            self._observe("time_to_first_token_seconds", request.first_token_latency)
+
+    def record_finished(self, request: RequestMetrics, reason: FinishReason, num_prompt_tokens: int) -> None:
+        """Count a finished sequence."""
+        if not self.enabled:
+            return
+        self._finished[str(reason)] += 1
+        self._observe("e2e_request_latency_seconds", time.time() - request.arrival_time)
+        self._observe("request_prompt_tokens", num_prompt_tokens)
+        self._observe("request_generation_tokens", request.num_generation_tokens)
+        if request.scheduled_ts:
+            self._observe("request_queue_time_seconds", request.queued_time_s)
+        if request.first_token_ts:
+            self._observe("request_prefill_time_seconds", request.prefill_time_s)
+            self._observe("request_decode_time_seconds", request.decode_time_s)
+            self._observe("request_inference_time_seconds", request.inference_time_s)
+
+    def snapshot(self) -> list[Metric]:
+        """Return all metrics as they are now."""
+        labels, scheduler = self._labels, self._scheduler
+        gauges = {
+            "num_requests_running": scheduler.num_running,
+            "num_requests_waiting": scheduler.num_waiting,
+            "kv_cache_usage_perc": scheduler.kv_cache_usage,
+        }
+        metrics: list[Metric] = [Gauge(PREFIX + name, labels, float(value)) for name, value in gauges.items()]
+        metrics += [Counter(PREFIX + name, labels, total) for name, total in self._totals.items()]
+        for reason, count in self._finished.items():
+            metrics.append(Counter(PREFIX + "request_success", {**labels, "finished_reason": reason}, count))
+        for name, distribution in self._distributions.items():
+            metrics.append(distribution.snapshot(PREFIX + name, labels))
+        return metrics
+
+    def _observe(self, name: str, value: float) -> None:
+        self._distributions[name].observe(value)
+
+
+class _Distribution:
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def snapshot(self, name: str, labels: Mapping[str, str]) -> Histogram:
+        buckets: dict[str, int] = {}
+        total = 0
+        for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
+            total += count
+            buckets[bound] = total
+        return Histogram(name, labels, total, self._sum, buckets)
+
+
+PREFIX = "vllm:"
+_COUNTERS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
+_REQUEST_SECONDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
+_TOKEN_SECONDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+)
+_TOKEN_COUNTS = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1000.0,
+    2000.0,
+    5000.0,
+    10000.0,
+    20000.0,
+    50000.0,
+)
+_HISTOGRAMS: Mapping[str, Sequence[float]] = {
+    "time_to_first_token_seconds": _TOKEN_SECONDS,
+    "inter_token_latency_seconds": _TOKEN_SECONDS,
+    "e2e_request_latency_seconds": _REQUEST_SECONDS,
+    "request_queue_time_seconds": _REQUEST_SECONDS,
+    "request_prefill_time_seconds": _REQUEST_SECONDS,
+    "request_decode_time_seconds": _REQUEST_SECONDS,
+    "request_inference_time_seconds": _REQUEST_SECONDS,
+    "request_prompt_tokens": _TOKEN_COUNTS,
+    "request_generation_tokens": _TOKEN_COUNTS,
+}
