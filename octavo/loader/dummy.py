@@ -13,13 +13,17 @@ _SCALE = 0.02  # half-width of the uniform distribution around the centre
 
 
 class DummyWeights:
-    """A WeightSource that has every tensor, in the shape asked for. Values depend on the name and the seed only."""
+    """A WeightSource that has every tensor, in the shape asked for. Values depend on the name and the seed only.
 
-    def __init__(self, seed: int = 0) -> None:
+    tied: there is no lm_head, because the output projection is the embedding
+    """
+
+    def __init__(self, seed: int = 0, tied: bool = False) -> None:
         self._seed = seed
+        self._tied = tied
 
     def has(self, name: str) -> bool:
-        return True
+        return not (self._tied and name.endswith("lm_head.weight"))
 
     def get(self, name: str, shape: tuple[int, ...]) -> DummyTensor:
         return DummyTensor(name, shape, self._seed)

@@ -31,40 +31,29 @@ _DTYPE_BITS = {
     "F6_E3M2": 6,
 }  # fmt: skip
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_BASE_MODEL_PREFIXES = ("model.", "transformer.")
 
 
 class SafetensorsWeights:
-    """A WeightSource over the safetensors files of a folder; tensors are read from the mapped files when asked for.
-
-    Checkpoints of a bare base model (`h.0.attn...` instead of `transformer.h.0.attn...`) are found under the full name.
-    """
+    """A WeightSource over the safetensors files of a folder; tensors are read from the mapped files when asked for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tensors = read_folder(folder)
         self._used: set[str] = set()
-        self._is_bare = not any(name.startswith(_BASE_MODEL_PREFIXES) for name in self._tensors)
 
     def has(self, name: str) -> bool:
-        return self._stored_name(name) in self._tensors
+        return name in self._tensors
 
     def get(self, name: str, shape: tuple[int, ...]) -> SafetensorsTensor:
-        stored_name = self._stored_name(name)
-        tensor = self._tensors.get(stored_name)
+        tensor = self._tensors.get(name)
         if tensor is None:
             raise CheckpointError(f"{self._folder} has no tensor {name!r}, which the model needs")
         check_shape(name, shape, tensor.shape, str(tensor.file.path))
-        self._used.add(stored_name)
+        self._used.add(name)
         return tensor
 
     def unused(self) -> list[str]:
         return sorted(self._tensors.keys() - self._used)
-
-    def _stored_name(self, name: str) -> str:
-        if self._is_bare and name.startswith(_BASE_MODEL_PREFIXES):
-            return name.split(".", 1)[1]
-        return name
 
 
 @dataclass(frozen=True)

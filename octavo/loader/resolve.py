@@ -1,0 +1,140 @@
+"""Model names -> opened checkpoints: a local folder, a .gguf file, a name of the catalog, a repository of the hub.
+
+Code in a model's folder never runs: `auto_map` and Python files in it are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.config.configs import LoadConfig
+from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedError
+from octavo.loader import catalog, hub
+from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.files import GGUFChoice, choose_files
+from octavo.loader.gguf_config import gguf_config, gguf_generation_config
+from octavo.loader.gguf_file import GGUFFile
+from octavo.loader.hf_config import HFConfig
+from octavo.log import get_logger
+
+logger = get_logger(__name__)
+
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+
+
+def open_checkpoint(
+    model: str,
+    load_config: LoadConfig,
+    *,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    hf_token: str | None = None,
+) -> Checkpoint:
+    """Find a model by name, fetching it if need be, and read its config; no tensor is read.
+
+    model: a folder (also `folder:QUANT`), a .gguf file, a catalog name, `repo/id` or `repo/id:QUANT`, in that order
+    revision, download_dir, hf_token: for the Hugging Face hub
+
+    Raises ModelNotFoundError saying what was tried, CheckpointError for corrupt or contradictory files,
+    UnsupportedError for a format or GGUF architecture that is not supported.
+    """
+    if load_config.load_format not in LOAD_FORMATS:
+        raise ConfigError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {load_config.load_format!r}")
+    with_weights = load_config.load_format != "dummy"
+    path = _locate(model, _HubOptions(revision, download_dir, hf_token), with_weights)
+    if path.is_dir():
+        checkpoint = _open_folder(model, path)
+    else:
+        checkpoint = _open_gguf(model, path)
+    wanted = load_config.load_format
+    if wanted in ("safetensors", "gguf") and wanted != checkpoint.format:
+        raise ConfigError(f"load_format={wanted!r}, but {model!r} is in the format {checkpoint.format!r} ({path})")
+    return checkpoint
+
+
+@dataclass(frozen=True)
+class _HubOptions:
+    revision: str | None
+    download_dir: str | None
+    token: str | None
+
+
+def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
+    """Return the folder with config.json, or the .gguf file, that a name stands for."""
+    local = _locate_local(model, with_weights)
+    if local is not None:
+        return local
+    if catalog.find(model) is not None:
+        return catalog.pull(model)
+    tried = [
+        f"a local folder or .gguf file ({Path(model).expanduser().absolute()})",
+        f"the catalog ({', '.join(entry.name for entry in catalog.list_models())})",
+    ]
+    hub_name = hub.parse_hub_name(model)
+    if hub_name is None or model.lower().endswith(".gguf"):
+        tried.append("no repository of the Hugging Face hub, whose names have the form owner/name or owner/name:QUANT")
+        raise ModelNotFoundError(f"model {model!r} was not found; tried: {'; '.join(tried)}")
+    repo_id, quantization = hub_name
+    request = hub.HubModel(repo_id, quantization, options.revision, options.download_dir, options.token)
+    try:
+        return hub.fetch(request, with_weights)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"model {model!r} was not found; tried: {'; '.join(tried)}; {error}") from error
+
+
+def _locate_local(model: str, with_weights: bool) -> Path | None:
+    path = Path(model).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise UnsupportedError(f"{path} is a file but not a .gguf file; name the folder that holds config.json")
+        return path
+    if path.is_dir():
+        return _choose_local(path, None, with_weights)
+    folder, separator, quantization = model.rpartition(":")
+    if separator and folder and Path(folder).expanduser().is_dir():
+        return _choose_local(Path(folder).expanduser(), quantization, with_weights)
+    return None
+
+
+def _choose_local(folder: Path, quantization: str | None, with_weights: bool) -> Path:
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    choice = choose_files(names, str(folder), quantization, with_weights)
+    if not isinstance(choice, GGUFChoice):
+        return folder
+    if choice.others and quantization is None:
+        logger.info("%s: taking %s; also there: %s", folder, choice.name, ", ".join(choice.others))
+    return folder / choice.name
+
+
+def _open_folder(name: str, folder: Path) -> Checkpoint:
+    config = HFConfig(_read_json_object(folder / "config.json"), str(folder / "config.json"))
+    quantization = config.section("quantization_config")
+    if quantization is not None:
+        raise UnsupportedError(
+            f"{folder} is quantised ({quantization.values.get('quant_method')!r}), which is supported for GGUF only; "
+            "use the unquantised model or a GGUF file of it"
+        )
+    generation_path = folder / "generation_config.json"
+    generation_config = _read_json_object(generation_path) if generation_path.is_file() else {}
+    return Checkpoint(name, folder, "safetensors", config, generation_config)
+
+
+def _open_gguf(name: str, path: Path) -> Checkpoint:
+    file = GGUFFile(path)
+    return Checkpoint(name, path, "gguf", gguf_config(file), gguf_generation_config(file), file)
+
+
+def _read_json_object(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
