@@ -56,7 +56,8 @@ def _list_files(model: HubModel) -> list[str]:
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().list_repo_files(model.repo_id, revision=model.revision, token=model.token)
+        # Not list_repo_files, which tries again for half a minute when there is no network.
+        info = HfApi().model_info(model.repo_id, revision=model.revision, token=model.token)
     # The package's network errors have no common base: they are those of requests or httpx, and its own.
     except Exception as error:
         folder = _cached_folder(model)
@@ -64,6 +65,7 @@ def _list_files(model: HubModel) -> list[str]:
             raise _not_found(model, error) from error
         logger.info("%s: using the cached snapshot (%s)", model.repo_id, _first_line(error))
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [sibling.rfilename for sibling in info.siblings or []]
 
 
 def _cached_folder(model: HubModel) -> Path | None:
