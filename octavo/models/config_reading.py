@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.hf_config import HFConfig
@@ -110,16 +111,34 @@ def read_layer_types(config: HFConfig, default: Sequence[str]) -> tuple[str, ...
     return tuple(types[:num_layers])
 
 
-def window_of(config: HFConfig, layer_type: str) -> int | None:
-    """Return the sliding window of layers of this type."""
-    return positive(config, "sliding_window") if layer_type == "sliding_attention" else None
+def with_windows(config: HFConfig, decoder: DecoderConfig, layer_types: Sequence[str]) -> DecoderConfig:
+    """Give the layers that slide the config's sliding window."""
+    window = positive(config, "sliding_window") if "sliding_attention" in layer_types else None
+    layers = tuple(
+        replace(layer, sliding_window=window if layer_type == "sliding_attention" else None)
+        for layer, layer_type in zip(decoder.layers, layer_types, strict=True)
+    )
+    return replace(decoder, layers=layers)
 
 
-def uniform_layer_types(config: HFConfig, num_layers: int) -> tuple[str, ...]:
-    """Return the layer types where sliding_window, when set, applies to all layers."""
-    expected = ("sliding_attention" if "sliding_window" in config else "full_attention",) * num_layers
+def with_one_window(config: HFConfig, decoder: DecoderConfig) -> DecoderConfig:
+    """Let all layers slide when sliding_window is set (Mistral, Phi-3, StarCoder 2)."""
+    expected = ("sliding_attention" if "sliding_window" in config else "full_attention",) * len(decoder.layers)
     if read_layer_types(config, expected) != expected:
         raise UnsupportedError(
-            f"{config.source}: layer_types that differ from layer to layer are not supported for this architecture"
+            f"{config.source}: layer_types that differ from layer to layer are not supported for {decoder.architecture}"
         )
-    return expected
+    return with_windows(config, decoder, expected)
+
+
+def with_upper_windows(config: HFConfig, decoder: DecoderConfig) -> DecoderConfig:
+    """Let the layers from max_window_layers on slide when use_sliding_window is set (Qwen 2 and 3)."""
+    config = with_defaults(config, sliding_window=4096)
+    if not config.bool("use_sliding_window", False):
+        config = HFConfig({**config.values, "sliding_window": None}, config.source)
+    num_layers, first = len(decoder.layers), config.int("max_window_layers", 28)
+    default = [
+        "sliding_attention" if "sliding_window" in config and index >= first else "full_attention"
+        for index in range(num_layers)
+    ]
+    return with_windows(config, decoder, read_layer_types(config, default))

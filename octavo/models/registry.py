@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
-from octavo.models import llama
+from octavo.models import (
+    gemma2,
+    gemma3,
+    gpt2,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+    starcoder2,
+)
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import load_decoder
 from octavo.models.interface import CausalLM, ModelFacts
@@ -24,7 +37,19 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "Gemma2ForCausalLM": Architecture(gemma2.read_config, gemma2.NAMES),
+    "Gemma3ForCausalLM": Architecture(gemma3.read_config, gemma3.NAMES),
+    "Gemma3ForConditionalGeneration": Architecture(gemma3.read_multimodal_config, gemma3.NAMES),
+    "GPT2LMHeadModel": Architecture(gpt2.read_config, gpt2.NAMES),
+    "GraniteForCausalLM": Architecture(granite.read_config, granite.NAMES),
     "LlamaForCausalLM": Architecture(llama.read_config, llama.NAMES),
+    "MistralForCausalLM": Architecture(mistral.read_config, mistral.NAMES),
+    "Olmo2ForCausalLM": Architecture(olmo2.read_config, olmo2.NAMES),
+    "Phi3ForCausalLM": Architecture(phi3.read_config, phi3.NAMES),
+    "Qwen2ForCausalLM": Architecture(qwen2.read_config, qwen2.NAMES),
+    "Qwen3ForCausalLM": Architecture(qwen3.read_config, qwen3.NAMES),
+    "SmolLM3ForCausalLM": Architecture(smollm3.read_config, smollm3.NAMES),
+    "Starcoder2ForCausalLM": Architecture(starcoder2.read_config, starcoder2.NAMES),
 }
 
 

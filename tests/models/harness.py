@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +160,9 @@ class PagedRun:
         lengths = [len(tokens[row]) for row in rows]
         computed = [self._sequence(row, next(iter(self.specs))).num_computed for row in rows]
         token_ids = np.concatenate([np.asarray(tokens[row], np.int32) for row in rows])
-        positions = np.concatenate([np.arange(c, c + n, dtype=np.int32) for c, n in zip(computed, lengths, strict=True)])
+        positions = np.concatenate(
+            [np.arange(c, c + n, dtype=np.int32) for c, n in zip(computed, lengths, strict=True)]
+        )
         metadata = {name: self._metadata(name, rows, lengths) for name in self.specs}
         hidden = self.model.forward(token_ids, positions, ForwardContext(self.ops, self.caches, metadata))
         logits = self.model.compute_logits(hidden, self.ops)
@@ -168,7 +171,7 @@ class PagedRun:
     def run(self, token_ids: Sequence[int], chunks: Sequence[int] = (), row: str = "row") -> Float:
         """Compute one sequence in chunks (by default at once); return logits [T, V]."""
         borders = np.cumsum([0, *chunks]) if chunks else np.array([0, len(token_ids)])
-        parts = [self.step({row: token_ids[a:b]})[row] for a, b in zip(borders, borders[1:], strict=False)]
+        parts = [self.step({row: token_ids[a:b]})[row] for a, b in itertools.pairwise(borders)]
         return np.concatenate(parts)
 
     def _sequence(self, row: str, layer: str) -> _Sequence:
@@ -183,7 +186,8 @@ class PagedRun:
             while len(sequence.block_ids) * self.block_size < end:
                 sequence.block_ids.append(self.free[layer].pop())
             for position in range(sequence.num_computed, end):
-                slots.append(sequence.block_ids[position // self.block_size] * self.block_size + position % self.block_size)
+                block_id = sequence.block_ids[position // self.block_size]
+                slots.append(block_id * self.block_size + position % self.block_size)
             sequence.num_computed = end
             seq_lens.append(end)
             tables.append(sequence.block_ids)
