@@ -1,0 +1,53 @@
+"""What optional features plug into the scheduler. An absent feature is None in the scheduler's constructor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from octavo.scheduler.request import Request
+from octavo.types.step import BlockIds, SchedulerOutput
+
+
+class KVConnector(Protocol):
+    """The scheduler's side of an external KV store."""
+
+    def num_external_tokens(self, request: Request, num_local_tokens: int) -> int:
+        """Return how many tokens after the first num_local_tokens the store can bring now."""
+        ...
+
+    def blocks_allocated(self, request: Request, block_ids: BlockIds, num_external_tokens: int) -> None:
+        """Learn where the external tokens go. Called for every admission; block 0 is not to be written."""
+        ...
+
+    def build_metadata(self, scheduler_output: SchedulerOutput) -> object:
+        """Return what the worker's side must know for this step."""
+        ...
+
+    def request_finished(self, request: Request, block_ids: BlockIds) -> None:
+        """Learn of an end; the blocks are free as soon as this returns."""
+        ...
+
+
+class GrammarHook(Protocol):
+    """The scheduler's side of structured output. Raises InvalidRequestError from `is_ready` if compilation failed."""
+
+    def is_ready(self, request: Request) -> bool:
+        """Tell whether the request's grammar is compiled; the first call may start that. Never blocks."""
+        ...
+
+    def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> bytes:
+        """Return the rows of GrammarOutput.bitmask: per request one for each of its drafts and one for what follows."""
+        ...
+
+    def accept(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Advance the request's grammar by tokens that were sampled under its mask."""
+        ...
+
+    def valid_drafts(self, request: Request, token_ids: Sequence[int]) -> list[int]:
+        """Return the longest prefix of proposals that the grammar allows."""
+        ...
+
+    def release(self, request: Request) -> None:
+        """Forget a request; it may be unknown."""
+        ...

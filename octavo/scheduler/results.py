@@ -1,0 +1,144 @@
+"""Booking a step's results: new tokens, rejected drafts, ends, and the messages to the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.scheduler.encoder_cache import EncoderCacheManager
+from octavo.scheduler.hooks import GrammarHook
+from octavo.scheduler.request import Request, RequestStatus
+from octavo.scheduler.stop import check_stop
+from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedLogprobs
+from octavo.types.step import ModelRunnerOutput, SchedulerOutput
+
+Ended = list[tuple[Request, RequestStatus]]
+
+
+class StepResults:
+    """Turns runner outputs into request state and per-client messages. Frees nothing: it returns who has ended."""
+
+    def __init__(self, grammar: GrammarHook | None, encoder_cache: EncoderCacheManager | None) -> None:
+        self._grammar = grammar
+        self._encoder_cache = encoder_cache
+        self._outputs: dict[int, list[EngineCoreOutput]] = {}
+
+    def apply(
+        self, requests: Sequence[Request], scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput
+    ) -> Ended:
+        """Book the step for its requests; return those that end, with their final status."""
+        ended: Ended = []
+        sampled = runner_output.sampled_token_ids
+        drafts = scheduler_output.scheduled_spec_tokens
+        proposals = runner_output.draft_token_ids
+        for request in requests:
+            request.num_in_flight -= 1
+            if request.status > RequestStatus.PREEMPTED:
+                continue  # ended between schedule and now
+            request_id = request.request_id
+            token_ids = sampled.get(request_id)
+            if runner_output.failures and request_id in runner_output.failures:
+                ended.append(self._fail(request, runner_output.failures[request_id]))
+                continue
+            if not token_ids:
+                if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
+                    ended.append(self._fail(request, "the model runner returned no token for a finished prompt"))
+                continue
+            if drafts and request.status is RequestStatus.RUNNING:
+                request.num_computed_tokens -= _num_rejected(drafts.get(request_id), token_ids)
+            new_token_ids, status = _append(request, token_ids)
+            if request.is_structured and self._grammar is not None:
+                self._grammar.accept(request, new_token_ids)
+            self._emit(request, new_token_ids, status, runner_output)
+            if status is not None:
+                ended.append((request, status))
+            elif proposals:
+                self._take_proposals(request, proposals.get(request_id))
+        if self._encoder_cache is not None:
+            for request in requests:
+                if request.items and request.num_in_flight == 0:
+                    self._encoder_cache.release_passed(request)
+        return ended
+
+    def add_output(
+        self,
+        request: Request,
+        new_token_ids: list[int],
+        status: RequestStatus | None = None,
+        logprobs: PackedLogprobs | None = None,
+        prompt_logprobs: PackedLogprobs | None = None,
+    ) -> None:
+        """Append a message about a request. status: what the step ends it with; None: as it is."""
+        outputs = self._outputs.get(request.client_index)
+        if outputs is None:
+            outputs = self._outputs[request.client_index] = []
+        outputs.append(
+            EngineCoreOutput(
+                request.request_id,
+                new_token_ids,
+                logprobs,
+                prompt_logprobs,
+                (status or request.status).finish_reason,
+                request.stop_reason,
+                request.num_cached_tokens or 0,
+                request.take_events() if request.events else [],
+            )
+        )
+
+    def take_outputs(self, timestamp: float) -> dict[int, EngineCoreOutputs]:
+        """Return the messages since the last call, by client."""
+        by_client, self._outputs = self._outputs, {}
+        return {
+            client: EngineCoreOutputs(outputs=outputs, timestamp=timestamp) for client, outputs in by_client.items()
+        }
+
+    def _emit(
+        self, request: Request, token_ids: list[int], status: RequestStatus | None, runner_output: ModelRunnerOutput
+    ) -> None:
+        logprobs = runner_output.logprobs.get(request.request_id) if runner_output.logprobs else None
+        if logprobs is not None and logprobs.num_positions > len(token_ids):
+            logprobs = first_positions(logprobs, len(token_ids))
+        prompt_logprobs = None
+        if runner_output.prompt_logprobs and not request.prompt_logprobs_sent:
+            prompt_logprobs = runner_output.prompt_logprobs.get(request.request_id)
+            request.prompt_logprobs_sent = prompt_logprobs is not None
+        self.add_output(request, token_ids, status, logprobs, prompt_logprobs)
+
+    def _fail(self, request: Request, error: str) -> tuple[Request, RequestStatus]:
+        request.stop_reason = error
+        self.add_output(request, [], RequestStatus.FINISHED_ERROR)
+        return request, RequestStatus.FINISHED_ERROR
+
+    def _take_proposals(self, request: Request, token_ids: list[int] | None) -> None:
+        """Keep drafts for the next step; a preempted request has no use for them."""
+        if not token_ids or request.status is not RequestStatus.RUNNING:
+            return
+        if request.is_structured and self._grammar is not None:
+            token_ids = self._grammar.valid_drafts(request, token_ids)
+        request.spec_token_ids = list(token_ids)
+
+
+def first_positions(logprobs: PackedLogprobs, count: int) -> PackedLogprobs:
+    """Return the first `count` positions (a stop cut the tokens after them)."""
+    num_bytes = 4 * count * logprobs.num_candidates
+    return PackedLogprobs(
+        num_positions=count,
+        num_candidates=logprobs.num_candidates,
+        token_ids=logprobs.token_ids[:num_bytes],
+        logprobs=logprobs.logprobs[:num_bytes],
+        ranks=logprobs.ranks[: 4 * count],
+    )
+
+
+def _num_rejected(drafts: list[int] | None, token_ids: list[int]) -> int:
+    """Return how many drafts were not accepted: the last new token is the model's own, the others were drafts."""
+    return len(drafts) - (len(token_ids) - 1) if drafts else 0
+
+
+def _append(request: Request, token_ids: list[int]) -> tuple[list[int], RequestStatus | None]:
+    """Append new tokens up to the first at which the request ends; return those, and the final status."""
+    for count, token_id in enumerate(token_ids, 1):
+        request.all_token_ids.append(token_id)
+        status = check_stop(request)
+        if status is not None:
+            return token_ids[:count], status
+    return token_ids, None

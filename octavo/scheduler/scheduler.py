@@ -1,0 +1,353 @@
+"""The scheduler: each step it decides who computes how many tokens, and afterwards books what came out.
+
+There is no prefill and no decode phase. A request owes tokens (known or drafted, but not computed); each step pays
+debts within one token budget: running requests first, in order, then waiting ones. When the KV cache is full, a
+running request is preempted: it loses its blocks, waits at the head of the queue, and is computed again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from octavo.config.configs import CacheConfig, SchedulerConfig
+from octavo.errors import ConfigError, InvalidRequestError
+from octavo.kv_cache.manager import KVCacheManager
+from octavo.kv_cache.planning import max_request_tokens
+from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
+from octavo.scheduler.encoder_cache import EncoderCacheManager
+from octavo.scheduler.hooks import GrammarHook, KVConnector
+from octavo.scheduler.queue import make_queue, priority_key
+from octavo.scheduler.request import Request, RequestStatus
+from octavo.scheduler.results import StepResults
+from octavo.scheduler.step_plan import StepPlan
+from octavo.types.kv_events import KVCacheEvent
+from octavo.types.kv_spec import KVCacheConfig
+from octavo.types.messages import EngineCoreEventType, EngineCoreOutputs
+from octavo.types.stats import SchedulerStats
+from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+
+
+class Scheduler:
+    """Owns all live requests and the KV cache's bookkeeping. Not thread-safe.
+
+    `schedule` may be called again before the results of earlier steps are in (several batches in flight);
+    `update_from_output` takes the steps in the order in which they were scheduled.
+    """
+
+    def __init__(
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        kv_cache_config: KVCacheConfig,
+        *,
+        connector: KVConnector | None = None,
+        grammar: GrammarHook | None = None,
+        encoder_cache: EncoderCacheManager | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        max_step_tokens = scheduler_config.max_num_batched_tokens + scheduler_config.num_lookahead_tokens
+        # No sequence outgrows the cache: with it to itself, every request can go on.
+        self.max_model_len = min(scheduler_config.max_model_len, max_request_tokens(kv_cache_config, max_step_tokens))
+        self.config = replace(scheduler_config, max_model_len=self.max_model_len)
+        _check_config(self.config)
+        self.kv_cache = KVCacheManager(kv_cache_config, cache_config, max_step_tokens, self.max_model_len)
+        self.requests: dict[str, Request] = {}
+        self.running: list[Request] = []
+        self.waiting = make_queue(scheduler_config.policy)
+        self._connector = connector
+        self._grammar = grammar
+        self._encoder_cache = encoder_cache
+        self._clock = clock
+        self._admission = Admission(
+            self.config, self.kv_cache, len(kv_cache_config.groups), connector, grammar, encoder_cache
+        )
+        self._results = StepResults(grammar, encoder_cache)
+        self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
+        self._rows_to_give_up: list[str] = []  # finished since the last step
+        self._preempted_between_steps: list[str] = []
+        self._refused: list[Request] = []  # ended while waiting; the client does not know yet
+        self._num_preemptions = 0
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises InvalidRequestError if it can never run."""
+        if request.request_id in self.requests:
+            raise InvalidRequestError(f"request id {request.request_id} is in use; ids of live requests are unique")
+        self._check_can_run(request)
+        max_tokens = request.sampling_params.max_tokens
+        request.max_total_tokens = self.max_model_len
+        if max_tokens is not None:
+            request.max_total_tokens = min(request.num_prompt_tokens + max_tokens, self.max_model_len)
+        request.record(EngineCoreEventType.QUEUED, self._clock())
+        self.requests[request.request_id] = request
+        self.waiting.add(request)
+
+    def _check_can_run(self, request: Request) -> None:
+        name = f"request {request.request_id}"
+        if not 0 < request.num_tokens < self.max_model_len:
+            raise InvalidRequestError(
+                f"{name} has {request.num_tokens} tokens; expected 1 to {self.max_model_len - 1}, one less than the "
+                "longest sequence that model and KV cache hold"
+            )
+        if request.is_structured and self._grammar is None:
+            raise InvalidRequestError(f"{name} asks for structured output, which this engine was started without")
+        if request.items:
+            if self._encoder_cache is None:
+                raise InvalidRequestError(f"{name} has encoder inputs, which this engine was started without")
+            limit = min(self._encoder_cache.max_tokens, self.config.max_num_encoder_tokens)
+            largest = max(item.num_tokens for item in request.items)
+            if largest > limit:
+                raise InvalidRequestError(
+                    f"{name} has an encoder input of {largest} tokens; expected at most {limit}, the encoder budget"
+                )
+
+    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
+        """End these requests now, with no output; unknown ids are passed over (they have ended already)."""
+        assert status.is_finished, f"{status.name} is not an end"
+        requests = [
+            self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
+        ]
+        self._end([(request, status) for request in requests])
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests) or bool(self._refused)
+
+    def has_requests(self) -> bool:
+        """Tell whether a step is due: for a request, or to tell the worker of finished ones."""
+        return self.has_unfinished_requests() or bool(self._rows_to_give_up)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Decide the next step; computed-token counts advance at once."""
+        plan = StepPlan(self.config)
+        self._schedule_running(plan)
+        if not plan.output.preempted_request_ids:
+            self._schedule_waiting(plan)
+        output = plan.finish()
+        output.preempted_request_ids += self._preempted_between_steps
+        self._preempted_between_steps = []
+        output.finished_request_ids, self._rows_to_give_up = self._rows_to_give_up, []
+        if self._encoder_cache is not None:
+            output.free_encoder_hashes = self._encoder_cache.take_evicted()
+        if self._connector is not None:
+            output.connector_metadata = self._connector.build_metadata(output)
+        self._in_flight.append((output, list(plan.requests.values())))
+        return output
+
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+        """Return the masks of the step's structured requests; None if there are none."""
+        request_ids = [i for i in scheduler_output.structured_request_ids if i in self.requests]
+        if not request_ids or self._grammar is None:
+            return None
+        return GrammarOutput(request_ids, self._grammar.bitmask(request_ids, scheduler_output.scheduled_spec_tokens))
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Book a step's results; return what is new, by client. Requests that ended meanwhile are passed over."""
+        expected, requests = self._in_flight.popleft()
+        assert expected is scheduler_output, "steps must be updated in the order in which they were scheduled"
+        ended = self._results.apply(requests, scheduler_output, runner_output)
+        if ended:
+            self._end(ended)
+        for request in self._refused:
+            self._results.add_output(request, [])
+        self._refused.clear()
+        return self._results.take_outputs(self._clock())
+
+    # -- running requests ----------------------------------------------------------------------------------------------
+
+    def _schedule_running(self, plan: StepPlan) -> None:
+        others_want = len(self.running) + len(self.waiting) > 1
+        index = 0
+        while index < len(self.running) and plan.tokens_left > 0:
+            request = self.running[index]
+            num_new = self._num_tokens_owed(request, plan, others_want)
+            if num_new <= 0:
+                index += 1  # not a break: later requests may still run
+                continue
+            block_ids = self.kv_cache.allocate_slots(request, num_new, self.config.num_lookahead_tokens)
+            while block_ids is None:
+                victim_index = self._choose_victim()
+                victim = self.running[victim_index]
+                self._preempt(victim_index, plan)
+                if victim is request:
+                    break
+                if victim_index < index:
+                    index -= 1
+                block_ids = self.kv_cache.allocate_slots(request, num_new, self.config.num_lookahead_tokens)
+            if block_ids is None:
+                break
+            plan.schedule(request, num_new, block_ids)
+            if self._encoder_cache is not None and request.items:
+                plan.schedule_encoder_inputs(request, self._encoder_cache.acquire_for_chunk(request, num_new))
+            index += 1
+        for request in plan.requests.values():
+            plan.settle_running(request)
+            self.kv_cache.cache_blocks(request)
+            self._count_if_partial(request, plan)
+
+    def _num_tokens_owed(self, request: Request, plan: StepPlan, others_want: bool) -> int:
+        computed = request.num_computed_tokens
+        num_new = len(request.all_token_ids) + len(request.spec_token_ids) - computed
+        if num_new > 1:
+            # a token at the last position would never be read: the sequence ends there
+            num_new = min(num_new, plan.tokens_left, self.max_model_len - 1 - computed)
+            threshold = self.config.long_prefill_token_threshold
+            if 0 < threshold < num_new and others_want:
+                num_new = threshold
+            if self._encoder_cache is not None and request.items:
+                num_new = self._encoder_cache.limit_chunk(request, num_new, plan.encoder_tokens_left)
+        return num_new
+
+    def _count_if_partial(self, request: Request, plan: StepPlan) -> None:
+        remaining = len(request.all_token_ids) - request.num_computed_tokens
+        if remaining > 0:
+            plan.num_partial_prefills += 1
+            plan.num_promised_blocks += self.kv_cache.num_blocks_to_finish(request)
+            if 0 < self.config.long_prefill_token_threshold < remaining:
+                plan.num_long_partial_prefills += 1
+
+    def _choose_victim(self) -> int:
+        """Return the index of the running request that gives way: the last come, or the worst by priority."""
+        if self.config.policy == "priority":
+            return max(range(len(self.running)), key=lambda index: priority_key(self.running[index]))
+        return len(self.running) - 1
+
+    def _preempt(self, index: int, plan: StepPlan | None) -> None:
+        """Take a running request's blocks and put it back at the head of the queue. plan: the step under way."""
+        request = self.running.pop(index)
+        if plan is not None:
+            self._take_back(request, plan)
+        self.kv_cache.free(request)
+        if self._encoder_cache is not None:
+            self._encoder_cache.release(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.spec_token_ids = []
+        request.num_preemptions += 1
+        request.record(EngineCoreEventType.PREEMPTED, self._clock())
+        self.waiting.put_back([request])
+        self._num_preemptions += 1
+        preempted = self._preempted_between_steps if plan is None else plan.output.preempted_request_ids
+        preempted.append(request.request_id)
+
+    def _take_back(self, request: Request, plan: StepPlan) -> None:
+        """Undo what a preempted request was given earlier in this step; what it shared stays for the others."""
+        encoder_inputs = plan.take_back(request)
+        if self._encoder_cache is None:
+            return
+        for index in encoder_inputs:
+            heir = self._encoder_cache.cancel(request, index)
+            if heir is not None:
+                plan.add_encoder_input(*heir)
+
+    # -- waiting requests ----------------------------------------------------------------------------------------------
+
+    def _schedule_waiting(self, plan: StepPlan) -> None:
+        passed: list[Request] = []  # keep their places
+        num_passed_over = 0
+        while self.waiting and plan.tokens_left > 0 and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting.peek()
+            others_want = len(self.running) + len(self.waiting) + len(passed) > 1
+            try:
+                verdict = self._admission.try_admit(request, plan, len(self.running), others_want)
+            except InvalidRequestError as error:
+                request.stop_reason = str(error)
+                self._end([(request, RequestStatus.FINISHED_ERROR)])
+                self._refused.append(request)
+                continue
+            if verdict is Verdict.BLOCKED:
+                break
+            self.waiting.pop()
+            if verdict is Verdict.ADMITTED:
+                self._settle_newcomer(request, plan)
+                continue
+            passed.append(request)
+            if verdict is Verdict.PASSED_OVER:
+                num_passed_over += 1
+                if num_passed_over == MAX_PASSED_OVER:
+                    break
+        self.waiting.put_back(passed)
+
+    def _settle_newcomer(self, request: Request, plan: StepPlan) -> None:
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        request.status = RequestStatus.RUNNING
+        request.record(EngineCoreEventType.SCHEDULED, self._clock())
+        self.running.append(request)
+        plan.settle_newcomer(request)
+        self.kv_cache.cache_blocks(request)  # at once: the next in the queue may share them within this step
+        self._count_if_partial(request, plan)
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _end(self, ended: list[tuple[Request, RequestStatus]]) -> None:
+        """Free all that these requests hold. After an error the blocks are not trusted: the cache forgets them."""
+        waiting = [request for request, _ in ended if request.status is not RequestStatus.RUNNING]
+        if waiting:
+            self.waiting.remove(waiting)
+        for request, status in ended:
+            if request.status is RequestStatus.RUNNING:
+                self._rows_to_give_up.append(request.request_id)
+            request.status = status
+            if self._connector is not None:
+                self._connector.request_finished(request, self.kv_cache.block_ids(request))
+            self.kv_cache.free(request, forget=status is RequestStatus.FINISHED_ERROR)
+            if self._encoder_cache is not None:
+                self._encoder_cache.release(request)
+            if self._grammar is not None and request.is_structured:
+                self._grammar.release(request)
+            del self.requests[request.request_id]
+        if len(waiting) < len(ended):
+            self.running = [request for request in self.running if not request.is_finished]
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Empty the prefix cache; False if blocks are in use. reset_running_requests: preempt their users first."""
+        if reset_running_requests:
+            while self.running:
+                self._preempt(len(self.running) - 1, None)
+        return self.kv_cache.reset_prefix_cache()
+
+    def make_stats(self) -> SchedulerStats:
+        """Return the state now, with the prefix-cache counts since the last call."""
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            kv_cache_usage=self.kv_cache.usage,
+            num_preemptions=self._num_preemptions,
+            prefix_cache=self.kv_cache.take_prefix_cache_stats(),
+        )
+
+    def take_kv_events(self) -> list[KVCacheEvent]:
+        """Return the KV cache events since the last call; empty unless they are enabled."""
+        return self.kv_cache.take_events()
+
+
+def _check_config(config: SchedulerConfig) -> None:
+    if config.max_model_len < 2:
+        raise ConfigError(
+            f"The KV cache holds sequences of at most {config.max_model_len} tokens; at least 2 are needed. "
+            "Raise the KV cache memory or the number of blocks."
+        )
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < config.max_model_len:
+        raise ConfigError(
+            f"Without chunked prefill a whole prompt must fit into one step: max_num_batched_tokens="
+            f"{config.max_num_batched_tokens} is below max_model_len={config.max_model_len}. Raise it, lower "
+            "max_model_len, or enable chunked prefill."
+        )

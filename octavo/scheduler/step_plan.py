@@ -1,0 +1,97 @@
+"""The step that is being put together: what is left of its budgets, and who got what."""
+
+from __future__ import annotations
+
+from octavo.config.configs import SchedulerConfig
+from octavo.scheduler.request import Request
+from octavo.types.step import BlockIds, NewRequestData, SchedulerOutput
+
+
+class StepPlan:
+    """Budgets of one step and the work given out so far. Work of a request that is preempted can be taken back.
+
+    num_partial_prefills: running prompts that this step does not finish; num_long_partial_prefills: the long ones
+    num_promised_blocks: what those prompts still need, kept from newcomers
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.tokens_left = config.max_num_batched_tokens
+        self.encoder_tokens_left = config.max_num_encoder_tokens
+        self.num_partial_prefills = 0
+        self.num_long_partial_prefills = 0
+        self.num_promised_blocks = 0
+        self.output = SchedulerOutput()
+        self.requests: dict[str, Request] = {}  # in batch order
+        self._new_blocks: dict[str, BlockIds] = {}
+        self._encoder_tokens: dict[str, int] = {}
+
+    def schedule(self, request: Request, num_new_tokens: int, block_ids: BlockIds) -> None:
+        """Give a request its tokens, drafts among them. block_ids: all of a newcomer's, only new ones otherwise."""
+        request_id = request.request_id
+        self.tokens_left -= num_new_tokens
+        self.requests[request_id] = request
+        self.output.num_scheduled_tokens[request_id] = num_new_tokens
+        self._new_blocks[request_id] = block_ids
+
+    def schedule_encoder_inputs(self, request: Request, indices: list[int]) -> None:
+        if not indices:
+            return
+        num_tokens = sum(request.items[index].num_tokens for index in indices)
+        self.encoder_tokens_left -= num_tokens
+        self._encoder_tokens[request.request_id] = num_tokens
+        self.output.scheduled_encoder_inputs[request.request_id] = indices
+
+    def add_encoder_input(self, request_id: str, index: int) -> None:
+        """Make a scheduled request the one for which a shared item is encoded."""
+        self.output.scheduled_encoder_inputs.setdefault(request_id, []).append(index)
+
+    def take_back(self, request: Request) -> list[int]:
+        """Undo what `schedule` gave to a request, if anything; return its items that were to be encoded."""
+        request_id = request.request_id
+        if self.requests.pop(request_id, None) is None:
+            return []
+        self.tokens_left += self.output.num_scheduled_tokens.pop(request_id)
+        del self._new_blocks[request_id]
+        self.encoder_tokens_left += self._encoder_tokens.pop(request_id, 0)
+        return self.output.scheduled_encoder_inputs.pop(request_id, [])
+
+    def settle(self, request: Request) -> int:
+        """Move a request's computed tokens and drafts into the step; return how many tokens were computed before."""
+        before = request.num_computed_tokens
+        request.num_computed_tokens = after = before + self.output.num_scheduled_tokens[request.request_id]
+        request.num_in_flight += 1
+        if request.spec_token_ids:
+            num_drafts = after - len(request.all_token_ids)
+            if num_drafts > 0:
+                self.output.scheduled_spec_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
+            request.spec_token_ids = []
+        if request.is_structured and after >= len(request.all_token_ids):
+            self.output.structured_request_ids.append(request.request_id)
+        return before
+
+    def settle_running(self, request: Request) -> None:
+        """Settle a request that has a row on the worker and append its column."""
+        columns = self.output.scheduled_cached_requests
+        columns.request_ids.append(request.request_id)
+        columns.num_computed_tokens.append(self.settle(request))
+        columns.new_block_ids.append(self._new_blocks[request.request_id] or None)
+
+    def settle_newcomer(self, request: Request) -> None:
+        """Settle a request that has no row: it is sent whole."""
+        self.output.scheduled_new_requests.append(
+            NewRequestData(
+                request_id=request.request_id,
+                token_ids=request.all_token_ids,
+                num_prompt_tokens=request.num_prompt_tokens,
+                sampling_params=request.sampling_params,
+                seed=request.seed,
+                eos_token_id=request.eos_token_id,
+                stop_token_ids=request.stop_token_ids,
+                block_ids=self._new_blocks[request.request_id],
+                num_computed_tokens=self.settle(request),
+            )
+        )
+
+    def finish(self) -> SchedulerOutput:
+        self.output.total_num_scheduled_tokens = sum(self.output.num_scheduled_tokens.values())
+        return self.output
