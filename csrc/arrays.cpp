@@ -4,6 +4,8 @@
 #define NPY_TARGET_VERSION NPY_1_23_API_VERSION
 #include <numpy/arrayobject.h>
 
+#include <nanobind/stl/string.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <string>
@@ -61,18 +63,20 @@ std::string describe(nb::handle array) {
                       describe(array).c_str());
 }
 
-// Returns the array if its type, sizes and layout are as asked. An axis of size 0 or 1 may have any stride.
+// Returns the array if its type, sizes and layout are as asked. Where nothing is read the strides may be anything: NumPy keeps
+// odd ones for axes of size 1 and for empty arrays.
 template <class T>
 PyArrayObject* checked(nb::handle array, const char* name, const std::int64_t* sizes, int ndim, bool writable = false) {
     auto* numpy_array = reinterpret_cast<PyArrayObject*>(array.ptr());
     bool good = PyArray_Check(array.ptr()) && PyArray_TYPE(numpy_array) == NumpyType<T>::number &&
                 PyArray_NDIM(numpy_array) == ndim && PyArray_ISALIGNED(numpy_array) && PyArray_ISNOTSWAPPED(numpy_array);
+    const bool empty = good && PyArray_SIZE(numpy_array) == 0;
     for (int axis = 0; good && axis < ndim; ++axis) {
         const std::int64_t size = PyArray_DIM(numpy_array, axis);
         const std::int64_t stride = PyArray_STRIDE(numpy_array, axis);
         good = (sizes[axis] == kAnySize || sizes[axis] == size) &&
-               (axis < ndim - 1 ? stride % static_cast<std::int64_t>(sizeof(T)) == 0
-                                : size <= 1 || stride == static_cast<std::int64_t>(sizeof(T)));
+               (empty || (axis < ndim - 1 ? stride % static_cast<std::int64_t>(sizeof(T)) == 0
+                                          : size <= 1 || stride == static_cast<std::int64_t>(sizeof(T))));
     }
     if (!good) raise_mismatch(array, name, NumpyType<T>::name, sizes, ndim);
     if (writable && !PyArray_ISWRITEABLE(numpy_array)) raise_value_error("%s must be writable, got a read-only array", name);

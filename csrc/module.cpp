@@ -8,7 +8,9 @@
 
 #include "arrays.h"
 #include "dispatch.h"
+#include "rows.h"
 #include "thread_pool.h"
+#include "weight.h"
 #if __has_include("sampling.h")
 #include "sampling.h"
 #endif
@@ -49,6 +51,8 @@ NB_MODULE(_native, m) {
         },
         nb::arg("name"), "Make an instruction set active for what is packed and computed from now on.");
 
+    bind_linear(m);
+    bind_rows(m);
 #if __has_include("sampling.h")
     bind_sampling(m);
 #endif

@@ -1,5 +1,7 @@
 // Fills this instruction set's table of kernels.
 #include "kernels/kernels.h"
+#include "kernels/linear.h"
+#include "kernels/rows.h"
 
 #define OCTAVO_QUOTE_(x) #x
 #define OCTAVO_QUOTE(x) OCTAVO_QUOTE_(x)
@@ -8,6 +10,15 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 extern const Kernels kernels = {
     OCTAVO_QUOTE(OCTAVO_ISA_NAMESPACE),
+    kPanelWidth,
+    linear,
+    rms_norm,
+    add_rms_norm,
+    layer_norm,
+    add_rows,
+    map,
+    map_and_mul,
+    rope,
 };
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

@@ -1,0 +1,96 @@
+"""The ops in C++ (`octavo._native`, built from csrc/): SIMD kernels on the process's own thread pool.
+
+Every method is one call that releases the GIL; arguments are checked there, at the border, and raise ValueError.
+Batch invariance holds to the last bit within one instruction set: a row's result does not depend on the number of rows,
+its place among them, or the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo import _native
+from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+
+
+class NativeOps:
+    """See `octavo.ops.interface.Ops` for the contract of each method."""
+
+    name = "native"
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def pack(self, matrices: Sequence[Float]) -> Weight:
+        return _native.pack(list(matrices))
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def embedding(self, token_ids: Int, table: Weight) -> Float:
+        return _native.embedding(token_ids, _packed(table))
+
+    def take_rows(self, x: Float, rows: Int) -> Float:
+        return _native.take_rows(x, rows)
+
+    def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
+        return _native.linear(x, _packed(weight), bias)
+
+    def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
+        return _native.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
+        return _native.add_rms_norm(x, residual, weight, eps)
+
+    def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
+        return _native.layer_norm(x, weight, bias, eps)
+
+    def add(self, x: Float, y: Float) -> Float:
+        return _native.add(x, y)
+
+    def scale(self, x: Float, factor: float) -> Float:
+        return _native.scale(x, factor)
+
+    def softcap(self, x: Float, cap: float) -> Float:
+        return _native.softcap(x, cap)
+
+    def activation(self, x: Float, kind: Activation) -> Float:
+        return _native.activation(x, kind)
+
+    def act_and_mul(self, x: Float, kind: Activation) -> Float:
+        return _native.act_and_mul(x, kind)
+
+    # -- attention -------------------------------------------------------------------------------------------------
+
+    def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
+        return _native.rope(x, positions, cos_sin)
+
+    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
+        _native.store_kv(key, value, cache, slot_mapping)
+
+    def paged_attention(
+        self,
+        query: Float,
+        cache: Float,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Float:
+        return _native.paged_attention(
+            query,
+            cache,
+            metadata.query_start,
+            metadata.seq_lens,
+            metadata.block_table,
+            scale,
+            sliding_window,
+            softcap,
+        )
+
+
+def _packed(weight: Weight) -> _native.PackedWeight:
+    if not isinstance(weight, _native.PackedWeight):
+        raise ValueError(f"weight must be packed by the native ops, got {type(weight).__name__}")
+    return weight
