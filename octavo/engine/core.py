@@ -71,7 +71,7 @@ class EngineCore:
         model_output = self._execute(step)
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
-        return self.scheduler.update_from_output(step, model_output), step.total_num_scheduled_tokens > 0
+        return self._update(step, model_output), step.total_num_scheduled_tokens > 0
 
     def _schedule(self) -> SchedulerOutput:
         step = self.scheduler.schedule()
@@ -90,7 +90,7 @@ class EngineCore:
             logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
             return self._failed(step, f"{type(error).__name__}: {error}")
         except BaseException:  # Ctrl-C: the books must agree with what the workers did, then it goes on
-            self._undelivered.append(self.scheduler.update_from_output(step, self._failed(step, "interrupted")))
+            self._undelivered.append(self._update(step, self._failed(step, "interrupted")))
             raise
 
     def _forward_and_sample(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -104,6 +104,13 @@ class EngineCore:
         self._unsent_finished = step.finished_request_ids
         self._unsent_preempted = step.preempted_request_ids
         return ModelRunnerOutput(failures=dict.fromkeys(step.num_scheduled_tokens, error))
+
+    def _update(self, step: SchedulerOutput, model_output: ModelRunnerOutput) -> StepOutputs:
+        outputs = self.scheduler.update_from_output(step, model_output)
+        # counts in it are since the last report, so one client gets it
+        first_client = min(outputs, default=0)
+        outputs.setdefault(first_client, EngineCoreOutputs()).scheduler_stats = self.scheduler.make_stats()
+        return outputs
 
     def _process_queued_aborts(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from octavo.engine.core import EngineCore
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
+from octavo.types.stats import SchedulerStats
 
 
 class EngineCoreClient(Protocol):
@@ -25,6 +26,9 @@ class EngineCoreClient(Protocol):
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         """Forget cached prefixes; False when blocks are in use."""
+
+    def scheduler_stats(self) -> SchedulerStats:
+        """Return the scheduler's state now."""
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         """Return the KV cache events since the last call."""
@@ -63,6 +67,9 @@ class InprocClient:
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         return self.engine_core.reset_prefix_cache(reset_running_requests)
+
+    def scheduler_stats(self) -> SchedulerStats:
+        return self.engine_core.scheduler_stats()
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         return self.engine_core.take_kv_events()

@@ -77,8 +77,12 @@ class LLMEngine:
     def add_processed(self, processed: ProcessedRequest) -> None:
         """Queue a checked request. Text state first: the core must never answer for a request unknown here."""
         sequences = self._output_processor.add_request(processed.request, processed.external_id, processed.prompt)
-        for sequence in sequences:
-            self.engine_core.add_request(sequence)
+        try:
+            for sequence in sequences:
+                self.engine_core.add_request(sequence)
+        except BaseException:
+            self._abort_sequences([sequence.request_id for sequence in sequences])
+            raise
 
     def step(self) -> list[RequestOutput]:
         """Let the core do one step; return the outputs that are due."""
@@ -90,7 +94,10 @@ class LLMEngine:
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; unknown ids are ignored."""
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
-        internal_ids, _ = self._output_processor.abort_requests(ids)
+        self._abort_sequences(self._output_processor.sequences_of(ids))
+
+    def _abort_sequences(self, internal_ids: Sequence[str]) -> None:
+        self._output_processor.abort_sequences(internal_ids)
         self.engine_core.abort_requests(internal_ids)
 
     def has_unfinished_requests(self) -> bool:
@@ -111,6 +118,7 @@ class LLMEngine:
 
     def get_metrics(self) -> list[Metric]:
         """Return counters, gauges and histograms as they are now."""
+        self.metrics.record_scheduler(self.engine_core.scheduler_stats())
         return self.metrics.snapshot()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:

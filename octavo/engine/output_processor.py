@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.engine.logprobs import TokenTexts
@@ -61,22 +61,19 @@ class OutputProcessor:
             self._metrics.record_scheduler(step.scheduler_stats)
         return processed
 
-    def abort_requests(self, external_ids: Iterable[str]) -> tuple[list[str], list[RequestOutput]]:
-        """Forget all sequences of these requests; return their internal ids, and their last outputs."""
-        internal_ids: list[str] = []
-        outputs: list[RequestOutput] = []
-        for external_id in external_ids:
-            for internal_id in list(self._internal_ids.get(external_id, ())):
-                internal_ids.append(internal_id)
-                state = self._states[internal_id]
-                state.finish(FinishReason.ABORT, None)
-                self._add_output(state, outputs)
-                self._forget(state)
-        return internal_ids, outputs
+    def sequences_of(self, external_ids: Iterable[str]) -> list[str]:
+        """Return the internal ids of all live sequences of these requests; unknown ids have none."""
+        return [internal_id for i in external_ids for internal_id in self._internal_ids.get(i, ())]
 
-    def live_requests(self) -> Sequence[RequestState]:
-        """Return the states of all live sequences, oldest first."""
-        return list(self._states.values())
+    def abort_sequences(self, internal_ids: Iterable[str]) -> list[RequestOutput]:
+        """Forget sequences; return their last outputs, with finish reason "abort"."""
+        outputs: list[RequestOutput] = []
+        for internal_id in internal_ids:
+            state = self._states[internal_id]
+            state.finish(FinishReason.ABORT, None)
+            self._add_output(state, outputs)
+            self._forget(state)
+        return outputs
 
     def _process_one(self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs) -> None:
         state = self._states.get(output.request_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, SupportsIndex
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class TokenizationOptions:
         return TokenizationOptions(
             add_special_tokens,
             None if length is None else _truncation_length(length),
-            cast('Literal["left", "right"]', side),
+            side,
         )
 
 
@@ -114,10 +114,14 @@ def _encode(text: str, tokenizer: Tokenizer | None, options: TokenizationOptions
 def _token_ids(values: object) -> list[int]:
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray)):
         values = _as_list(values)
+    if set(map(type, values)) <= {int}:  # the usual case, at C speed
+        return list(values)
+    token_ids: list[int] = []
     for value in values:
-        if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
             raise wrong("prompt_token_ids", "a list of integers", value)
-    return [operator.index(value) for value in values]
+        token_ids.append(operator.index(value))
+    return token_ids
 
 
 def _as_list(values: object) -> list[object]:

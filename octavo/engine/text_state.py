@@ -1,4 +1,4 @@
-"""The text of one growing sequence: detokenised when needed, cut at stop strings, held back where one may still come."""
+"""The text of one growing sequence: decoded when needed, cut at stop strings, held back where one may still come."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TextState:
         self.stop_string: str | None = None
 
     def add(self, token_ids: Sequence[int]) -> int:
-        """Take new tokens; return how many of them count: fewer than all when a stop string completed before the last."""
+        """Take new tokens; return how many of them count: fewer than all if a stop string completed before the last."""
         if self._matcher is None:
             self._backlog.extend(token_ids)
             return len(token_ids)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.types.outputs import LogprobsOnePosition, RequestOutput, SampleLogprobs
-from octavo.types.prompts import PromptType
+from octavo.types.prompts import PromptType, TokensPrompt
 from octavo.types.sampling_params import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _search(llm: LLM, searches: list[_Search], params: BeamSearchParams) -> list
         live = [(search, beam) for search in searches for beam in search.beams if len(beam.tokens) < max_model_len]
         if not live:
             break
-        prompts: list[PromptType] = [{"prompt_token_ids": beam.tokens} for _, beam in live]
+        prompts = [TokensPrompt(prompt_token_ids=beam.tokens) for _, beam in live]
         results = llm.generate(prompts, step_params, use_tqdm=False)
         candidates: dict[int, list[BeamSearchSequence]] = {id(search): [] for search, _ in live}
         for (search, beam), result in zip(live, results, strict=True):

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from octavo.config import EngineArgs
 from octavo.engine.input_processor import ProcessedRequest
@@ -17,7 +17,8 @@ from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
 from octavo.log import get_logger
 from octavo.metrics.engine_metrics import Metric
-from octavo.tokenizers.chat_template import ChatOptions, Message, render_chat
+from octavo.tokenizers.chat_messages import ContentFormat, Message
+from octavo.tokenizers.chat_template import ChatOptions, render_chat
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
 from octavo.types.prompts import PromptType, TokensPrompt
@@ -95,7 +96,7 @@ class LLM:
         use_tqdm: UseTqdm = True,
         lora_request: object | None = None,
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: Literal["auto"] | ContentFormat = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -126,21 +127,18 @@ class LLM:
         conversation: Sequence[Message],
         *,
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: Literal["auto"] | ContentFormat = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> TokensPrompt:
         """Render one conversation into the prompt that `chat` would run."""
-        if chat_template_content_format not in ("auto", "string", "openai"):
-            raise InvalidRequestError(
-                f"chat_template_content_format must be auto, string or openai, got {chat_template_content_format!r}",
-                "chat_template_content_format",
-            )
+        _check_content_format(chat_template_content_format)
         tokenizer = self.get_tokenizer()
         options = ChatOptions(
             chat_template=chat_template or self._chat_template,
+            content_format=chat_template_content_format,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -318,10 +316,17 @@ def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
 def _as_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
 ) -> Sequence[Sequence[Message]]:
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+    if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError(f"messages must be a non-empty list, got {messages!r}", "messages")
     is_one = isinstance(messages[0], Mapping)
-    return [messages] if is_one else messages  # type: ignore[list-item, return-value]
+    return [messages] if is_one else messages
+
+
+def _check_content_format(name: str) -> None:
+    if name not in ("auto", "string", "openai"):
+        raise InvalidRequestError(
+            f"chat_template_content_format must be auto, string or openai, got {name!r}", "chat_template_content_format"
+        )
 
 
 def _per_prompt(name: str, value: Any, num_prompts: int) -> list[Any]:

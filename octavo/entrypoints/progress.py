@@ -49,8 +49,13 @@ class Progress:
 def _make_bar(num_requests: int, use_tqdm: UseTqdm) -> Any:
     if use_tqdm is False or not num_requests:
         return None
-    if use_tqdm is True:
-        from tqdm import tqdm
+    return _bar_class(use_tqdm)(total=num_requests, desc="Processed prompts", dynamic_ncols=True)
 
-        use_tqdm = tqdm
-    return use_tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True)
+
+def _bar_class(use_tqdm: UseTqdm) -> Callable[..., Any]:
+    if callable(use_tqdm):
+        return use_tqdm
+    from tqdm import tqdm
+
+    bar_class: Callable[..., Any] = tqdm
+    return bar_class

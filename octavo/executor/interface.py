@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.config import OctavoConfig
 from octavo.errors import ConfigError
+from octavo.loader.checkpoint import Checkpoint
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
@@ -17,7 +18,7 @@ class Executor(ABC):
     """Workers behind one interface; `collective_rpc` is the primitive, the rest is typed convenience."""
 
     @staticmethod
-    def get_class(config: OctavoConfig) -> type[Executor]:
+    def get_class(config: OctavoConfig) -> Callable[[OctavoConfig, Checkpoint], Executor]:
         """Choose the executor for a configuration."""
         from octavo.executor.uniproc import UniProcExecutor
 

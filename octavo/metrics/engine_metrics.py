@@ -1,4 +1,4 @@
-"""Counts what an engine does, under vLLM's metric names, so that dashboards and scripts written for vLLM keep working."""
+"""Counts what an engine does, under vLLM's metric names: dashboards and scripts written for vLLM keep working."""
 
 from __future__ import annotations
 
