@@ -1,0 +1,1 @@
+"""Text <-> token ids: tokenizers of Hugging Face folders and GGUF files, incremental decoding, chat templates."""

@@ -1,0 +1,18 @@
+"""The begin/end-of-sequence template that encoding with special tokens applies."""
+
+from __future__ import annotations
+
+import tokenizers
+from tokenizers import processors
+
+
+def set_bos_eos_template(backend: tokenizers.Tokenizer, bos_token_id: int | None, eos_token_id: int | None) -> None:
+    """Make the backend put these tokens around a text; None for neither."""
+    specials = [(str(token_id), token_id) for token_id in (bos_token_id, eos_token_id) if token_id is not None]
+    before = [] if bos_token_id is None else [str(bos_token_id)]
+    after = [] if eos_token_id is None else [str(eos_token_id)]
+    first = [*before, "$A", *after]
+    second = [*(f"{name}:1" for name in before), "$B:1", *(f"{name}:1" for name in after)]
+    backend.post_processor = processors.TemplateProcessing(
+        single=first, pair=[*first, *second], special_tokens=list(dict(specials).items())
+    )
