@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ logger = get_logger(__name__)
 _DEFAULT_BLOCK_SIZE = 16
 _DEFAULT_MAX_NUM_SEQS = 256
 _DEFAULT_MAX_NUM_BATCHED_TOKENS = 1024  # matrix products reach full speed far below; larger steps only delay others
+_LENGTH_UNITS = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+_LENGTH = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kmKM]?)", re.ASCII)
 _SAMPLING_DEFAULTS = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -135,13 +138,8 @@ def parse_length(wish: int | str) -> int | None:
     """Read 4096, "4096", "4k" (4000), "4K" (4096), "1.5m"; -1 and "auto" give None. Raises ConfigError."""
     if wish in (-1, "-1", "auto"):
         return None
-    text = str(wish).strip()
-    factor = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}.get(text[-1:], 1)
-    try:
-        number = float(text[:-1]) if factor != 1 else int(text)
-    except ValueError:
-        number = 0
-    length = int(number * factor)
+    match = _LENGTH.fullmatch(str(wish).strip())
+    length = int(float(match["number"]) * _LENGTH_UNITS[match["unit"]]) if match else 0
     if length < 1 or isinstance(wish, bool):
         raise ConfigError(f"max_model_len must be a positive number of tokens such as 4096 or 4k, or -1, got {wish!r}")
     return length
