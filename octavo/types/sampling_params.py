@@ -260,7 +260,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         self.stop = checks.as_texts("stop", self.stop)
         if self.stop and not self.detokenize:
             raise checks.wrong("stop", "empty when detokenize=False (use stop_token_ids)", self.stop)
-        self.stop_token_ids = checks.as_token_ids("stop_token_ids", self.stop_token_ids or [])
+        stop_token_ids = [] if self.stop_token_ids is None else self.stop_token_ids
+        self.stop_token_ids = checks.as_token_ids("stop_token_ids", stop_token_ids)
         self.bad_words = checks.as_texts("bad_words", self.bad_words)
 
     def _verify_logprobs(self) -> None:
