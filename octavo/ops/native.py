@@ -89,6 +89,37 @@ class NativeOps:
             softcap,
         )
 
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
+        return _native.has_nan(logits)
+
+    def argmax(self, logits: Float) -> Int:
+        return _native.argmax(logits)
+
+    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
+        return _native.top_logprobs(logits, token_ids, k)
+
+    def log_softmax(self, logits: Float) -> Float:
+        return _native.log_softmax(logits)
+
+    def apply_penalties(
+        self,
+        logits: Float,
+        row_start: Int,
+        token_ids: Int,
+        output_counts: Int,
+        repetition: Float,
+        frequency: Float,
+        presence: Float,
+    ) -> None:
+        _native.apply_penalties(logits, row_start, token_ids, output_counts, repetition, frequency, presence)
+
+    def sample(
+        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
+    ) -> Int:
+        return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
+
 
 def _packed(weight: Weight) -> _native.PackedWeight:
     if not isinstance(weight, _native.PackedWeight):
