@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from octavo.errors import InvalidRequestError
 from octavo.tokenizers.chat_messages import ContentFormat, normalize_messages, plain_value
 from octavo.tokenizers.chat_messages import Message as Message  # part of this module's interface
 from octavo.tokenizers.template_budget import TemplateBudget
 
-MAX_TEMPLATE_CHARACTERS = 1_000_000
+if TYPE_CHECKING:
+    from octavo.tokenizers.template_environment import CompiledTemplate
 
 # Names that the renderer itself passes, or that mean something to Transformers' apply_chat_template: a request must
 # not reach them through chat_template_kwargs.
@@ -154,13 +155,8 @@ def _render(source: str, variables: Mapping[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _compile(source: str) -> Any:
-    # Jinja takes 30 ms to import and only chats need it.
+def _compile(source: str) -> CompiledTemplate:
+    # Jinja takes long to import and only chats need it.
     from octavo.tokenizers.template_environment import CompiledTemplate
 
-    if len(source) > MAX_TEMPLATE_CHARACTERS:
-        raise InvalidRequestError(
-            f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARACTERS} are allowed",
-            "chat_template",
-        )
     return CompiledTemplate(source)

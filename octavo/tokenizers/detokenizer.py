@@ -39,7 +39,7 @@ class IncrementalDetokenizer:
         if len(token_ids) == 1 and not self._pending and not self._strip_left:
             piece = self._pieces[token_ids[0]]
             if piece.__class__ is str:
-                return piece  # type: ignore[return-value]  # mypy does not narrow on __class__; isinstance costs more
+                return piece
         return self._push_slowly(token_ids)
 
     def finish(self) -> str:

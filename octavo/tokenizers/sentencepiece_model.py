@@ -17,8 +17,11 @@ from octavo.tokenizers.sentencepiece_bpe import SentencePieceVocabulary, TokenTy
 _PIECES, _TRAINER_SPEC, _NORMALIZER_SPEC = 1, 2, 3  # of ModelProto
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3  # of SentencePiece
 _TRAINER_MODEL_TYPE, _MODEL_TYPE_BPE = 3, 2
-_NORMALIZER_NAME, _NORMALIZER_CHARSMAP, _ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES = 1, 2, 3, 4
+_NORMALIZER_CHARSMAP, _ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES = 2, 3, 4
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+
+_Value = int | float | bytes
+_Message = dict[int, _Value]
 
 
 def load_sentencepiece_backend(path: Path) -> tokenizers.Tokenizer:
@@ -36,40 +39,51 @@ def load_sentencepiece_backend(path: Path) -> tokenizers.Tokenizer:
 
 def read_sentencepiece_model(data: bytes, source: str) -> SentencePieceVocabulary:
     """Parse a ModelProto. Raises UnsupportedError for anything but BPE with a plain normaliser."""
-    tokens: list[str] = []
-    types: list[int] = []
-    scores: list[float] = []
-    model_type = 1  # unigram, the proto's default
-    prefix, squeeze, charsmap = 1, 1, b""
+    pieces: list[_Message] = []
+    trainer: _Message = {}
+    normalizer: _Message = {}
     for field, value in _fields(data, source):
         if field == _PIECES:
-            piece = dict(_fields(_message(value, source), source))
-            tokens.append(_message(piece.get(_PIECE_TEXT, b""), source).decode("utf-8", "replace"))
-            scores.append(float(piece.get(_PIECE_SCORE, 0.0)))  # type: ignore[arg-type]
-            types.append(int(piece.get(_PIECE_TYPE, TokenType.NORMAL)))  # type: ignore[arg-type]
+            pieces.append(_message(value, source))
         elif field == _TRAINER_SPEC:
-            model_type = dict(_fields(_message(value, source), source)).get(_TRAINER_MODEL_TYPE, 1)
+            trainer = _message(value, source)
         elif field == _NORMALIZER_SPEC:
-            normalizer = dict(_fields(_message(value, source), source))
-            prefix = normalizer.get(_ADD_DUMMY_PREFIX, 1)
-            squeeze = normalizer.get(_REMOVE_EXTRA_WHITESPACES, 1)
-            charsmap = normalizer.get(_NORMALIZER_CHARSMAP, b"")
-    if model_type != _MODEL_TYPE_BPE or squeeze or charsmap:
+            normalizer = _message(value, source)
+    is_plain = not normalizer.get(_REMOVE_EXTRA_WHITESPACES, 1) and not normalizer.get(_NORMALIZER_CHARSMAP)
+    if trainer.get(_TRAINER_MODEL_TYPE) != _MODEL_TYPE_BPE or not is_plain:
         raise UnsupportedError(
             f"{source}: only SentencePiece BPE models without text normalisation can be read directly; "
             "save the tokenizer as tokenizer.json with Transformers' save_pretrained"
         )
-    unknown = next((i for i, kind in enumerate(types) if kind == TokenType.UNKNOWN), None)
-    return SentencePieceVocabulary(tokens, types, scores, unknown, add_space_prefix=bool(prefix))
+    types = [int(_number(piece.get(_PIECE_TYPE, TokenType.NORMAL), source)) for piece in pieces]
+    return SentencePieceVocabulary(
+        tokens=[_text(piece.get(_PIECE_TEXT, b""), source) for piece in pieces],
+        types=types,
+        scores=[float(_number(piece.get(_PIECE_SCORE, 0.0), source)) for piece in pieces],
+        unknown_id=types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in types else None,
+        add_space_prefix=bool(normalizer.get(_ADD_DUMMY_PREFIX, 1)),
+    )
 
 
-def _message(value: int | float | bytes, source: str) -> bytes:
-    if not isinstance(value, bytes):
-        raise CheckpointError(f"{source} is not a SentencePiece model: a message field holds a number")
+def _message(value: _Value, source: str) -> _Message:
+    if isinstance(value, bytes):
+        return dict(_fields(value, source))
+    raise CheckpointError(f"{source} is not a SentencePiece model: expected a message, got the number {value}")
+
+
+def _text(value: _Value, source: str) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    raise CheckpointError(f"{source} is not a SentencePiece model: expected text, got the number {value}")
+
+
+def _number(value: _Value, source: str) -> int | float:
+    if isinstance(value, bytes):
+        raise CheckpointError(f"{source} is not a SentencePiece model: expected a number, got {len(value)} bytes")
     return value
 
 
-def _fields(data: bytes, source: str) -> Iterator[tuple[int, int | float | bytes]]:
+def _fields(data: bytes, source: str) -> Iterator[tuple[int, _Value]]:
     """Yield (field number, value) of a protobuf message; 32-bit fields are read as floats."""
     position = 0
     try:

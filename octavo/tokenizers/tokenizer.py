@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -38,7 +39,7 @@ class Tokenizer:
     all_special_ids, all_special_tokens: what `skip_special_tokens` leaves out, by id
     end_of_generation_ids: ids that end an answer, the end-of-sequence id first
     chat_template: the default Jinja template, or None
-    vocab_size, max_token_id: size without added tokens, as in Transformers; the largest id of all
+    vocab_size: size without added tokens, as in Transformers; len() counts them
     """
 
     is_fast = True
@@ -64,7 +65,6 @@ class Tokenizer:
         self.all_special_tokens = [added[token_id].content for token_id in self.all_special_ids]
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=False)
         self._size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        self.max_token_id = max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
         rules = read_decoder_rules(self.backend)
         if rules is None:
             raise CheckpointError(
@@ -77,6 +77,11 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self._size
+
+    @functools.cached_property
+    def max_token_id(self) -> int:
+        """The largest id that has a token; ids may have gaps, so this can exceed len() - 1."""
+        return max(self.get_vocab().values(), default=-1)
 
     def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
         """Return {"input_ids", "attention_mask"} of a text, or lists of them for several texts."""
