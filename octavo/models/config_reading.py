@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float =
     layer = LayerConfig(rope=rope, attention_scale=head_dim**-0.5)
     return DecoderConfig(
         architecture=architecture,
-        layers=(layer,) * positive(config, "num_hidden_layers"),
+        layers=(layer,) * num_layers(config),
         hidden_size=hidden_size,
         intermediate_size=positive(config, "intermediate_size"),
         vocab_size=positive(config, "vocab_size"),
@@ -59,12 +60,25 @@ def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float =
     )
 
 
-def positive(config: HFConfig, key: str, default: int | None = None) -> int:
+def positive(config: HFConfig, key: str, default: int | None = None, limit: int = 2**31 - 1) -> int:
     """Read a size."""
     value = config.int(key, default)
-    if value < 1:
-        raise CheckpointError(f"{config.source}: {key!r} must be at least 1, got {value}")
+    if not 1 <= value <= limit:
+        raise CheckpointError(f"{config.source}: {key!r} must be from 1 to {limit}, got {value}")
     return value
+
+
+def num_layers(config: HFConfig, key: str = "num_hidden_layers") -> int:
+    """Read the number of layers, within reason: what follows allocates for each of them."""
+    return positive(config, key, limit=10_000)
+
+
+def inverse_root(config: HFConfig, key: str) -> float:
+    """Return 1 / sqrt of a positive number."""
+    value = config.float(key)
+    if not 0 < value < math.inf:
+        raise CheckpointError(f"{config.source}: {key!r} must be positive, got {value}")
+    return float(value**-0.5)
 
 
 def optional_float(config: HFConfig, key: str) -> float | None:
@@ -97,18 +111,17 @@ def read_layer_types(config: HFConfig, default: Sequence[str]) -> tuple[str, ...
     if "layer_types" not in config:
         return tuple(default)
     types = config.list("layer_types")
-    num_layers = len(default)
-    if len(types) < num_layers:
+    if len(types) < len(default):
         raise CheckpointError(
-            f"{config.source}: 'layer_types' must name all {num_layers} layers (num_hidden_layers), got {len(types)}"
+            f"{config.source}: 'layer_types' must name all {len(default)} layers (num_hidden_layers), got {len(types)}"
         )
-    for layer_type in types[:num_layers]:
+    for layer_type in types[: len(default)]:
         if layer_type not in ("full_attention", "sliding_attention"):
             raise UnsupportedError(
                 f"{config.source}: layer type {layer_type!r} is not supported; "
                 "supported: full_attention, sliding_attention"
             )
-    return tuple(types[:num_layers])
+    return tuple(types[: len(default)])
 
 
 def with_windows(config: HFConfig, decoder: DecoderConfig, layer_types: Sequence[str]) -> DecoderConfig:
@@ -136,9 +149,9 @@ def with_upper_windows(config: HFConfig, decoder: DecoderConfig) -> DecoderConfi
     config = with_defaults(config, sliding_window=4096)
     if not config.bool("use_sliding_window", False):
         config = HFConfig({**config.values, "sliding_window": None}, config.source)
-    num_layers, first = len(decoder.layers), config.int("max_window_layers", 28)
+    first = config.int("max_window_layers", 28)
     default = [
         "sliding_attention" if "sliding_window" in config and index >= first else "full_attention"
-        for index in range(num_layers)
+        for index in range(len(decoder.layers))
     ]
     return with_windows(config, decoder, read_layer_types(config, default))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from octavo.loader.hf_config import HFConfig
 from octavo.models.config_reading import (
+    inverse_root,
     optional_float,
     read_activation,
     read_decoder_config,
@@ -31,7 +32,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
     )
     refuse(config, use_bidirectional_attention=False, mlp_bias=False)
     decoder = read_decoder_config(config, "Gemma2ForCausalLM")
-    scale = config.float("query_pre_attn_scalar") ** -0.5
+    scale = inverse_root(config, "query_pre_attn_scalar")
     alternating = ["full_attention" if index % 2 else "sliding_attention" for index in range(len(decoder.layers))]
     decoder = replace(
         decoder,

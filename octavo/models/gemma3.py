@@ -11,6 +11,7 @@ from dataclasses import replace
 from octavo.errors import CheckpointError
 from octavo.loader.hf_config import HFConfig
 from octavo.models.config_reading import (
+    inverse_root,
     optional_float,
     positive,
     read_activation,
@@ -66,7 +67,7 @@ def _read_text_config(config: HFConfig, architecture: str) -> DecoderConfig:
     ]
     layer_types = read_layer_types(config, default)
     ropes = {name: read_rope(config, decoder.head_dim, name) for name in LAYER_TYPES}
-    scale = config.float("query_pre_attn_scalar") ** -0.5
+    scale = inverse_root(config, "query_pre_attn_scalar")
     decoder = replace(
         decoder,
         layers=tuple(LayerConfig(ropes[name], scale) for name in layer_types),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.errors import CheckpointError
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import positive, read_activation, refuse
+from octavo.models.config_reading import num_layers, positive, read_activation, refuse
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
 
 NAMES = WeightNames(
@@ -34,7 +34,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
         architecture="GPT2LMHeadModel",
         layers=tuple(
             LayerConfig(rope=None, attention_scale=_attention_scale(config, head_dim, index))
-            for index in range(positive(config, "n_layer"))
+            for index in range(num_layers(config, "n_layer"))
         ),
         hidden_size=hidden_size,
         intermediate_size=positive(config, "n_inner", 4 * hidden_size),

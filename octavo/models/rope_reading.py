@@ -5,6 +5,7 @@ Transformers 4 spells them rope_theta and rope_scaling, Transformers 5 rope_para
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from octavo.errors import CheckpointError, UnsupportedError
@@ -18,9 +19,11 @@ def read_rope(config: HFConfig, head_dim: int, layer_type: str | None = None, th
     """Return the rotation of layers of `layer_type` (None: of all); `theta` is the architecture's default base."""
     parameters = rope_parameters(config, layer_type)
     theta = parameters.float("rope_theta", config.float("rope_theta", theta))
+    if not 1 < theta < math.inf:
+        raise CheckpointError(f"{parameters.source}: 'rope_theta' must be greater than 1, got {theta}")
     share = parameters.float("partial_rotary_factor", config.float("partial_rotary_factor", 1.0))
-    rotary_dim = int(head_dim * share)
-    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head_dim:
+    rotary_dim = int(head_dim * share) if 0 < share <= 1 else 0
+    if rotary_dim < 2 or rotary_dim % 2:
         raise CheckpointError(
             f"{parameters.source}: partial_rotary_factor={share} of head_dim={head_dim} must give an even number of "
             f"rotated dimensions up to head_dim, got {rotary_dim}"
@@ -83,12 +86,12 @@ class _RopeInput:
             "original_max_position_embeddings",
             parameters.int("original_max_position_embeddings", self.max_position),
         )
-        if self.original_length < 1 or self.max_position < 1:
-            raise CheckpointError(f"{config.source}: max_position_embeddings and its original must be at least 1")
+        if self.original_length < 2 or self.max_position < 2:
+            raise CheckpointError(f"{config.source}: max_position_embeddings and its original must be at least 2")
 
     def factor(self, default: float | None = None) -> float:
         factor = self.parameters.float("factor", default)
-        if factor <= 0:
+        if not 0 < factor < math.inf:
             raise CheckpointError(f"{self.parameters.source}: 'factor' must be positive, got {factor}")
         return factor
 

@@ -201,9 +201,9 @@ _erf = np.vectorize(math.erf, otypes=[np.float32])
 
 
 def _silu(x: Float) -> Float:
-    # The bound keeps exp finite; below -80 the result rounds to nothing anyway.
-    denominator: Float = np.float32(1) + np.exp(-np.maximum(x, np.float32(-80)))
-    return x / denominator
+    decay: Float = np.exp(-np.abs(x))  # never overflows
+    sigmoid: Float = np.where(x >= 0, np.float32(1), decay) / (np.float32(1) + decay)
+    return x * sigmoid
 
 
 def _gelu(x: Float) -> Float:

@@ -21,6 +21,7 @@ from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Ops
 from octavo.ops.reference import ReferenceOps
+from octavo.ops.select import native_facts
 from octavo.types.kv_spec import SlidingWindowSpec
 
 torch.set_num_threads(1)
@@ -28,12 +29,11 @@ torch.set_num_threads(1)
 
 def available_ops() -> list[Ops]:
     """Return one instance of every backend that is built here."""
-    backends: list[Ops] = [ReferenceOps()]
-    try:
-        from octavo.ops.native import NativeOps
-    except ImportError:
-        return backends
-    return [*backends, NativeOps()]
+    if native_facts() is None:
+        return [ReferenceOps()]
+    from octavo.ops.native import NativeOps
+
+    return [ReferenceOps(), NativeOps()]
 
 
 # -- tiny random models ------------------------------------------------------------------------------------------------
