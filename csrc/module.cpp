@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "attention.h"
 #include "dispatch.h"
 #include "rows.h"
 #include "thread_pool.h"
@@ -53,6 +54,7 @@ NB_MODULE(_native, m) {
 
     bind_linear(m);
     bind_rows(m);
+    bind_attention(m);
 #if __has_include("sampling.h")
     bind_sampling(m);
 #endif

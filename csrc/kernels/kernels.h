@@ -34,6 +34,53 @@ constexpr std::int64_t kLinearDepthBlock = 256;
 constexpr std::int64_t kLinearScratchStride = kLinearDepthBlock + 16;  // not a power of two: rows spread over cache sets
 constexpr std::int64_t kLinearScratch = kLinearRowBlock * kLinearScratchStride;
 
+// Attention walks the keys in partitions of kPartition counted from position 0, and gathers partitions into spans of kSpan, whose
+// results are merged in order. Both borders are absolute positions: they depend on nothing but the key's position.
+constexpr std::int64_t kPartition = 64;
+constexpr std::int64_t kSpan = 512;
+
+// Consecutive tokens of one row, and the query heads that share one key/value head.
+struct AttentionShare {
+    const float* query;  // first token, first head
+    std::int64_t token_stride;
+    std::int64_t head_stride;
+    std::int64_t num_tokens;
+    std::int64_t num_heads;
+    std::int64_t head_dim;
+    std::int64_t first_position;  // of the first token; the others follow
+
+    const float* keys;           // of this head in block 0, [block_size][head_dim]
+    std::int64_t block_stride;   // floats from block to block
+    std::int64_t value_offset;   // floats from a block's keys to its values
+    std::int64_t block_size;
+    const std::int32_t* block_table;  // of this row
+
+    float scale;
+    float softcap;               // 0: none
+    std::int64_t window;         // keys that a query sees, itself included
+
+    float* scratch;  // attention_scratch(...) floats of this thread
+
+    std::int64_t num_queries() const { return num_tokens * num_heads; }
+};
+
+// Unnormalised result over some keys, for every query (token-major, then head): the largest score, the sum of exp(score - largest)
+// (0: saw no key), and the values weighted by the same exponentials.
+struct AttentionState {
+    float* largest;  // [num_queries]
+    float* sum;      // [num_queries]
+    float* values;   // [num_queries][head_dim]
+};
+
+constexpr std::int64_t attention_state_size(std::int64_t num_queries, std::int64_t head_dim) {
+    return num_queries * (head_dim + 2);
+}
+
+// Queries, scores, and one partition of transposed keys.
+constexpr std::int64_t attention_scratch_size(std::int64_t num_queries, std::int64_t head_dim) {
+    return num_queries * (head_dim + kPartition) + head_dim * kPartition;
+}
+
 struct Kernels {
     const char* isa;
     int panel_width;
@@ -53,6 +100,14 @@ struct Kernels {
     // One token: heads of x at head_stride, out contiguous [num_heads, head_dim].
     void (*rope)(const float* x, std::int64_t head_stride, std::int64_t num_heads, std::int64_t head_dim,
                  const float* cos_sin, std::int64_t rotary_dim, float* out);
+
+    // Attends to the keys of one span (number `span`, keys kSpan * span onwards).
+    void (*attend_span)(const AttentionShare& share, std::int64_t span, const AttentionState& state);
+    // Adds a later span's result to `state`.
+    void (*merge_attention)(const AttentionState& state, const AttentionState& later, std::int64_t num_queries,
+                            std::int64_t head_dim);
+    // out[head_dim] = values / sum of one query.
+    void (*finish_attention)(const float* values, float sum, std::int64_t head_dim, float* out);
 };
 
 #if defined(OCTAVO_WITH_AVX2)

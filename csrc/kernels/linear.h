@@ -2,12 +2,9 @@
 #pragma once
 
 #include "kernels/kernels.h"
-#include "kernels/simd.h"
+#include "kernels/tile.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
-
-constexpr int kPanelVectors = 2;
-constexpr int kPanelWidth = kPanelVectors * kLanes;
 
 void linear(const LinearShare& share);
 

@@ -1,4 +1,5 @@
 // Fills this instruction set's table of kernels.
+#include "kernels/attention.h"
 #include "kernels/kernels.h"
 #include "kernels/linear.h"
 #include "kernels/rows.h"
@@ -19,6 +20,9 @@ extern const Kernels kernels = {
     map,
     map_and_mul,
     rope,
+    attend_span,
+    merge_attention,
+    finish_attention,
 };
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

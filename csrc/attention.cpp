@@ -1,0 +1,286 @@
+// store_kv and paged_attention: border checks and the split over threads. The arithmetic is in kernels/attention.cpp.
+#include "attention.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "dispatch.h"
+#include "scratch.h"
+#include "thread_pool.h"
+
+namespace octavo {
+namespace {
+
+void store_kv(nb::handle key_array, nb::handle value_array, nb::handle cache_array, nb::handle slots_array) {
+    const KvCache cache = read_cache(cache_array);
+    const Tensor3<const float> key = read_tensor3(key_array, "key", kAnySize, cache.num_kv_heads, cache.head_dim);
+    const Tensor3<const float> value =
+        read_tensor3(value_array, "value", key.shape[0], cache.num_kv_heads, cache.head_dim);
+    const Vector<const std::int64_t> slots = read_vector<std::int64_t>(slots_array, "slot_mapping", key.shape[0]);
+    check_range(slots, "slot_mapping", cache.num_blocks * cache.block_size);
+
+    nb::gil_scoped_release nogil;
+    const std::size_t head_bytes = static_cast<std::size_t>(cache.head_dim) * sizeof(float);
+    // Threads share heads, not tokens: several tokens may go to one slot of the null block, and two threads must not write there
+    // at once.
+    const double token_ns = 0.3 * static_cast<double>(cache.num_kv_heads * cache.head_dim);
+    parallel_ranges(cache.num_kv_heads, token_ns * static_cast<double>(slots.size) / static_cast<double>(cache.num_kv_heads),
+                    [&](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t token = 0; token < slots.size; ++token) {
+                            const std::int64_t block = slots.data[token] / cache.block_size;
+                            const std::int64_t offset = slots.data[token] % cache.block_size;
+                            for (std::int64_t head = begin; head < end; ++head) {
+                                float* to = cache.keys(block, head) + offset * cache.head_dim;
+                                std::memcpy(to, key.data + token * key.stride[0] + head * key.stride[1], head_bytes);
+                                std::memcpy(to + cache.value_offset,
+                                            value.data + token * value.stride[0] + head * value.stride[1], head_bytes);
+                            }
+                        }
+                    });
+}
+
+// The step's rows, checked; see AttentionMetadata in octavo/ops/interface.py.
+struct StepRows {
+    const std::int32_t* query_start;
+    const std::int32_t* seq_lens;
+    Matrix<const std::int32_t> block_table;
+    std::int64_t count;
+};
+
+struct AttentionCall {
+    Tensor3<const float> query;
+    KvCache cache;
+    StepRows rows;
+    float scale;
+    float softcap;
+    std::int64_t window;
+    float* out;
+
+    std::int64_t heads_per_kv() const { return query.shape[1] / cache.num_kv_heads; }
+};
+
+void check_rows(const StepRows& rows, std::int64_t num_tokens, const KvCache& cache, std::int64_t window) {
+    if (rows.query_start[0] != 0 || rows.query_start[rows.count] != num_tokens) {
+        raise_value_error("query_start must rise from 0 to %lld, got %d .. %d", static_cast<long long>(num_tokens),
+                          rows.query_start[0], rows.query_start[rows.count]);
+    }
+    for (std::int64_t row = 0; row < rows.count; ++row) {
+        const std::int64_t num_queries = std::int64_t{rows.query_start[row + 1]} - rows.query_start[row];
+        const std::int64_t seq_len = rows.seq_lens[row];
+        if (num_queries < 0) raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
+        if (seq_len < num_queries || seq_len > rows.block_table.columns * cache.block_size) {
+            raise_value_error("seq_lens must lie between the row's queries (%lld) and its blocks (%lld of %lld keys), got %lld",
+                              static_cast<long long>(num_queries), static_cast<long long>(rows.block_table.columns),
+                              static_cast<long long>(cache.block_size), static_cast<long long>(seq_len));
+        }
+        if (num_queries == 0) continue;
+        // Only blocks that some query of the row sees are read, so only these are looked at.
+        const std::int64_t first_key = std::max<std::int64_t>(0, seq_len - num_queries - window + 1);
+        const std::int64_t last_block = (seq_len - 1) / cache.block_size;
+        const std::int32_t* blocks = rows.block_table.row(row);
+        for (std::int64_t i = first_key / cache.block_size; i <= last_block; ++i) {
+            if (blocks[i] < 0 || blocks[i] >= cache.num_blocks) {
+                raise_value_error("block_table must lie in 0..%lld, got %d in row %lld",
+                                  static_cast<long long>(cache.num_blocks - 1), blocks[i], static_cast<long long>(row));
+            }
+        }
+    }
+}
+
+// Some consecutive tokens of one row with the query heads of one key/value head, and the spans of keys that they see.
+struct QueryTile {
+    std::int64_t row;
+    std::int64_t first_token;  // within the step
+    std::int64_t num_tokens;
+    std::int64_t head;
+    std::int64_t first_position;
+    std::int64_t first_span;
+    std::int64_t end_span;
+};
+
+// Queries that share one transposed partition of keys: enough to pay for it, few enough for the second-level cache.
+constexpr std::int64_t kQueriesPerTile = 48;
+
+std::vector<QueryTile> make_tiles(const AttentionCall& call) {
+    const std::int64_t tile_tokens = std::max<std::int64_t>(1, kQueriesPerTile / call.heads_per_kv());
+    std::vector<QueryTile> tiles;
+    for (std::int64_t row = 0; row < call.rows.count; ++row) {
+        const std::int64_t start = call.rows.query_start[row];
+        const std::int64_t num_tokens = call.rows.query_start[row + 1] - start;
+        const std::int64_t first_position = call.rows.seq_lens[row] - num_tokens;
+        // The row's last tokens see the most keys: they go first, so that no long tile is left for the end.
+        for (std::int64_t end = num_tokens; end > 0; end -= std::min(end, tile_tokens)) {
+            const std::int64_t begin = std::max<std::int64_t>(0, end - tile_tokens);
+            const std::int64_t position = first_position + begin;
+            const std::int64_t first_key = std::max<std::int64_t>(0, position - call.window + 1);
+            const std::int64_t end_span = (first_position + end - 1) / kSpan + 1;
+            for (std::int64_t head = 0; head < call.cache.num_kv_heads; ++head) {
+                tiles.push_back({row, start + begin, end - begin, head, position, first_key / kSpan, end_span});
+            }
+        }
+    }
+    return tiles;
+}
+
+AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, float* scratch) {
+    AttentionShare share;
+    share.query = call.query.data + tile.first_token * call.query.stride[0] +
+                  tile.head * call.heads_per_kv() * call.query.stride[1];
+    share.token_stride = call.query.stride[0];
+    share.head_stride = call.query.stride[1];
+    share.num_tokens = tile.num_tokens;
+    share.num_heads = call.heads_per_kv();
+    share.head_dim = call.cache.head_dim;
+    share.first_position = tile.first_position;
+    share.keys = call.cache.keys(0, tile.head);
+    share.block_stride = call.cache.block_stride;
+    share.value_offset = call.cache.value_offset;
+    share.block_size = call.cache.block_size;
+    share.block_table = call.rows.block_table.row(tile.row);
+    share.scale = call.scale;
+    share.softcap = call.softcap;
+    share.window = call.window;
+    share.scratch = scratch;
+    return share;
+}
+
+AttentionState state_at(float* memory, std::int64_t num_queries) {
+    return {memory, memory + num_queries, memory + 2 * num_queries};
+}
+
+void write_tile(const AttentionCall& call, const QueryTile& tile, const AttentionState& state) {
+    const std::int64_t head_dim = call.cache.head_dim;
+    const std::int64_t num_heads = call.heads_per_kv();
+    for (std::int64_t query = 0; query < tile.num_tokens * num_heads; ++query) {
+        const std::int64_t token = tile.first_token + query / num_heads;
+        const std::int64_t head = tile.head * num_heads + query % num_heads;
+        kernels().finish_attention(state.values + query * head_dim, state.sum[query], head_dim,
+                                   call.out + (token * call.query.shape[1] + head) * head_dim);
+    }
+}
+
+// One thread walks all spans of a tile.
+void attend_tile(const AttentionCall& call, const QueryTile& tile) {
+    const std::int64_t num_queries = tile.num_tokens * call.heads_per_kv();
+    const std::int64_t head_dim = call.cache.head_dim;
+    const std::int64_t state_size = attention_state_size(num_queries, head_dim);
+    float* memory = thread_scratch(2 * state_size + attention_scratch_size(num_queries, head_dim));
+    const AttentionShare share = make_share(call, tile, memory + 2 * state_size);
+    const AttentionState state = state_at(memory, num_queries);
+    const AttentionState later = state_at(memory + state_size, num_queries);
+    kernels().attend_span(share, tile.first_span, state);
+    for (std::int64_t span = tile.first_span + 1; span < tile.end_span; ++span) {
+        kernels().attend_span(share, span, later);
+        kernels().merge_attention(state, later, num_queries, head_dim);
+    }
+    write_tile(call, tile, state);
+}
+
+// Threads share the spans of a tile, for a few rows with long contexts. The states are merged in the same order as in
+// attend_tile, with the same result to the bit.
+void attend_by_span(const AttentionCall& call, const std::vector<QueryTile>& tiles) {
+    struct Piece {
+        const QueryTile* tile;
+        std::int64_t span;
+        std::int64_t state;  // offset of its state
+    };
+    const std::int64_t head_dim = call.cache.head_dim;
+    std::vector<Piece> pieces;
+    std::vector<std::int64_t> first_piece;
+    std::int64_t size = 0;
+    for (const QueryTile& tile : tiles) {
+        first_piece.push_back(static_cast<std::int64_t>(pieces.size()));
+        for (std::int64_t span = tile.first_span; span < tile.end_span; ++span) {
+            pieces.push_back({&tile, span, size});
+            size += attention_state_size(tile.num_tokens * call.heads_per_kv(), head_dim);
+        }
+    }
+    std::vector<float> states(static_cast<std::size_t>(size));
+    parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t index) {
+        const Piece& piece = pieces[static_cast<std::size_t>(index)];
+        const std::int64_t num_queries = piece.tile->num_tokens * call.heads_per_kv();
+        float* scratch = thread_scratch(attention_scratch_size(num_queries, head_dim));
+        kernels().attend_span(make_share(call, *piece.tile, scratch), piece.span,
+                              state_at(states.data() + piece.state, num_queries));
+    });
+    for (std::size_t i = 0; i < tiles.size(); ++i) {
+        const QueryTile& tile = tiles[i];
+        const std::int64_t num_queries = tile.num_tokens * call.heads_per_kv();
+        const Piece* piece = &pieces[static_cast<std::size_t>(first_piece[i])];
+        const AttentionState state = state_at(states.data() + piece->state, num_queries);
+        for (std::int64_t k = 1; k < tile.end_span - tile.first_span; ++k) {
+            kernels().merge_attention(state, state_at(states.data() + piece[k].state, num_queries), num_queries, head_dim);
+        }
+        write_tile(call, tile, state);
+    }
+}
+
+void run_attention(const AttentionCall& call) {
+    const std::vector<QueryTile> tiles = make_tiles(call);
+    const std::int64_t num_tiles = static_cast<std::int64_t>(tiles.size());
+    std::int64_t num_pieces = 0;
+    for (const QueryTile& tile : tiles) num_pieces += tile.end_span - tile.first_span;
+    const std::int64_t enough = 4 * std::int64_t{num_threads()};
+    if (num_threads() > 1 && num_tiles < enough && num_pieces > num_tiles) return attend_by_span(call, tiles);
+
+    // Rough cost of a key's element: transposing it once, and two multiply-adds for each query.
+    double total_ns = 0;
+    for (const QueryTile& tile : tiles) {
+        const double keys = static_cast<double>(std::min(tile.first_position + tile.num_tokens, call.window + tile.num_tokens));
+        const double queries = static_cast<double>(tile.num_tokens * call.heads_per_kv());
+        total_ns += keys * static_cast<double>(call.cache.head_dim) * (0.3 + 0.06 * queries);
+    }
+    const std::int64_t num_chunks = choose_num_tiles(num_tiles, total_ns / static_cast<double>(std::max<std::int64_t>(num_tiles, 1)));
+    parallel_for(num_chunks, [&](std::int64_t chunk) {
+        const Range range = tile_range(num_tiles, num_chunks, chunk);
+        for (std::int64_t i = range.begin; i < range.end; ++i) attend_tile(call, tiles[static_cast<std::size_t>(i)]);
+    });
+}
+
+nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array,
+                           nb::handle seq_lens_array, nb::handle block_table_array, float scale,
+                           std::optional<std::int64_t> sliding_window, std::optional<float> softcap) {
+    AttentionCall call;
+    call.cache = read_cache(cache_array);
+    call.query = read_tensor3(query_array, "query", kAnySize, kAnySize, call.cache.head_dim);
+    const std::int64_t num_tokens = call.query.shape[0];
+    if (call.cache.num_kv_heads == 0 || call.query.shape[1] % call.cache.num_kv_heads != 0) {
+        raise_value_error("query must have a multiple of %lld heads, got %lld", static_cast<long long>(call.cache.num_kv_heads),
+                          static_cast<long long>(call.query.shape[1]));
+    }
+    const Vector<const std::int32_t> seq_lens = read_vector<std::int32_t>(seq_lens_array, "seq_lens");
+    call.rows.count = seq_lens.size;
+    call.rows.seq_lens = seq_lens.data;
+    call.rows.query_start = read_vector<std::int32_t>(query_start_array, "query_start", seq_lens.size + 1).data;
+    call.rows.block_table = read_matrix<std::int32_t>(block_table_array, "block_table", seq_lens.size);
+    if (sliding_window.has_value() && *sliding_window < 1) {
+        raise_value_error("sliding_window must be at least 1, got %lld", static_cast<long long>(*sliding_window));
+    }
+    if (softcap.has_value() && !(*softcap > 0)) raise_value_error("softcap must be positive, got %g", static_cast<double>(*softcap));
+    call.window = sliding_window.value_or(std::numeric_limits<std::int64_t>::max() / 2);
+    call.softcap = softcap.value_or(0.0f);
+    call.scale = scale;
+    check_rows(call.rows, num_tokens, call.cache, call.window);
+
+    NewArray<float> out = new_array<float>({num_tokens, call.query.shape[1] * call.cache.head_dim});
+    call.out = out.data;
+    nb::gil_scoped_release nogil;
+    run_attention(call);
+    return std::move(out.object);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+    m.def("store_kv", &store_kv, nb::arg("key"), nb::arg("value"), nb::arg("cache"), nb::arg("slot_mapping"));
+    m.def("paged_attention", &paged_attention, nb::arg("query"), nb::arg("cache"), nb::arg("query_start"),
+          nb::arg("seq_lens"), nb::arg("block_table"), nb::arg("scale"), nb::arg("sliding_window").none(),
+          nb::arg("softcap").none());
+}
+
+}  // namespace octavo
