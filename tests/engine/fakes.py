@@ -44,7 +44,7 @@ NextToken = Callable[[Sequence[int], Sequence[int], int], int]
 
 def byte_tokenizer() -> Tokenizer:
     """A real tokenizer of 256 byte tokens (id = byte) and three special tokens."""
-    vocabulary = {character: byte for character, byte in BYTE_OF_CHARACTER.items()}
+    vocabulary = dict(BYTE_OF_CHARACTER.items())
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
@@ -189,9 +189,7 @@ def fake_config(**changes: Any) -> OctavoConfig:
         own = {name: changes.pop(name) for name in list(changes) if name in part.__dataclass_fields__}
         parts.append(replace(part, **own))
     assert not changes, f"no such config fields: {changes}"
-    return OctavoConfig(
-        parts[0], parts[2], parts[1], ParallelConfig(), LoadConfig(), ObservabilityConfig()
-    )
+    return OctavoConfig(parts[0], parts[2], parts[1], ParallelConfig(), LoadConfig(), ObservabilityConfig())
 
 
 @dataclass
@@ -220,10 +218,15 @@ class FakeEngine:
 
 
 def fake_engine(
-    next_token: NextToken = mixes, *, tokenizer: Tokenizer | None | bool = True, kv_bytes: int = 2**20, **changes: Any
+    next_token: NextToken = mixes,
+    *,
+    tokenizer: Tokenizer | bool | None = True,
+    kv_bytes: int = 2**20,
+    executor_class: type[FakeExecutor] = FakeExecutor,
+    **changes: Any,
 ) -> FakeEngine:
     """Start an engine on a FakeExecutor. tokenizer: True for the byte tokenizer."""
-    executor = FakeExecutor(next_token, kv_bytes)
+    executor = executor_class(next_token, kv_bytes)
     started = start_core(fake_config(**changes), executor)
     chosen = byte_tokenizer() if tokenizer is True else tokenizer or None
     return FakeEngine(LLMEngine.from_started(started, chosen), executor)

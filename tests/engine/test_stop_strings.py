@@ -22,9 +22,7 @@ def first_completion(text: str, stops: list[str]) -> tuple[str, int] | None:
 
 
 def longest_open_prefix(text: str, stops: list[str]) -> int:
-    return max(
-        (length for stop in stops for length in range(len(stop)) if text.endswith(stop[:length])), default=0
-    )
+    return max((length for stop in stops for length in range(len(stop)) if text.endswith(stop[:length])), default=0)
 
 
 @given(stop_lists, piece_lists)

@@ -1,0 +1,147 @@
+"""The core's step: its order, what a failed or interrupted step leaves behind, aborts from another thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from octavo import SamplingParams
+from octavo.errors import EngineDeadError
+from tests.engine.fakes import fake_engine, mixes, says
+
+GREEDY = {"temperature": 0.0, "max_tokens": 20}
+
+
+def raise_once(error: BaseException):
+    """Return a hook that raises on its first call."""
+    pending = [error]
+
+    def hook(step):
+        if pending:
+            raise pending.pop()
+
+    return hook
+
+
+@pytest.mark.parametrize("moment", ["before_execute", "before_sample"])
+def test_a_failed_step_ends_its_requests_with_an_error_and_the_engine_goes_on(moment):
+    fake = fake_engine(says("hello"), max_num_seqs=2)
+    for request_id in "abc":
+        fake.engine.add_request(request_id, "hi", SamplingParams(**GREEDY))
+    setattr(fake.executor, moment, raise_once(RuntimeError("out of memory")))
+    ends = {request_id: outputs[-1].outputs[0] for request_id, outputs in fake.run().items()}
+    assert {i: end.finish_reason for i, end in ends.items()} == {"a": "error", "b": "error", "c": "stop"}
+    assert ends["a"].stop_reason == "RuntimeError: out of memory"
+    assert ends["c"].text == "hello"
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
+    assert fake.complete("hi", **GREEDY).outputs[0].text == "hello"
+
+
+def test_rows_of_a_failed_step_are_given_up_later():
+    """The notices of a step that failed before the workers read it are sent again with the next one."""
+    fake = fake_engine(mixes)
+    fake.engine.add_request("short", "hi", SamplingParams(temperature=0.0, max_tokens=1))
+    fake.engine.add_request("long", "hi", SamplingParams(**GREEDY))
+    fake.engine.step()
+    assert len(fake.executor.rows) == 2
+    fake.executor.before_execute = raise_once(RuntimeError("broken"))
+    fake.engine.step()  # was to tell that "short" finished
+    fake.complete("next", **GREEDY)
+    assert {request_id.partition("-")[0] for request_id in fake.executor.rows} == {"r"}
+
+
+def test_preempted_rows_of_a_failed_step_are_given_up_later():
+    fake = fake_engine(mixes, kv_bytes=256 * 14, max_model_len=48)
+    for index in range(3):
+        fake.engine.add_request(str(index), f"prompt number {index}", SamplingParams(**GREEDY))
+
+    def fail_on_preemption(step):
+        if step.preempted_request_ids:
+            fake.executor.before_execute = lambda step: None
+            raise RuntimeError("broken")
+
+    fake.executor.before_execute = fail_on_preemption
+    outputs = fake.run()
+    assert {o[-1].outputs[0].finish_reason for o in outputs.values()} == {"error", "length"}
+    fake.complete("next", **GREEDY)
+    assert {request_id.partition("-")[0] for request_id in fake.executor.rows} == {"r"}
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
+
+
+@pytest.mark.parametrize("moment", ["before_execute", "before_sample"])
+def test_an_interrupt_within_a_step_leaves_a_usable_engine(moment):
+    fake = fake_engine(says("hello"))
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    setattr(fake.executor, moment, raise_once(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        fake.engine.step()
+    (output,) = fake.engine.step()
+    assert (output.finished, output.outputs[0].finish_reason) == (True, "error")
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
+    assert fake.complete("hi", **GREEDY).outputs[0].text == "hello"
+
+
+def test_a_dead_executor_is_not_mistaken_for_a_failed_step():
+    fake = fake_engine()
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    fake.executor.before_execute = raise_once(EngineDeadError("worker 0 has died"))
+    with pytest.raises(EngineDeadError, match="worker 0"):
+        fake.engine.step()
+
+
+def test_aborts_queued_during_the_forward_take_effect_in_the_same_step():
+    fake = fake_engine(mixes)
+    core = fake.engine.engine_core.engine_core
+    for request_id in "ab":
+        fake.engine.add_request(request_id, "hi", SamplingParams(**GREEDY))
+    fake.engine.step()
+    first_id = next(iter(fake.executor.rows))
+
+    def abort_meanwhile(step):
+        thread = threading.Thread(target=core.queue_abort, args=([first_id],))
+        thread.start()
+        thread.join()
+
+    fake.executor.before_sample = abort_meanwhile
+    outputs, model_executed = core.step()
+    assert model_executed
+    assert [output.request_id for output in outputs[0].outputs] == [i for i in fake.executor.rows if i != first_id]
+    assert fake.scheduler.num_running == 1
+
+
+def test_a_step_without_work_does_nothing():
+    fake = fake_engine()
+    core = fake.engine.engine_core.engine_core
+    assert not core.has_work()
+    assert core.step() == ({}, False)
+    assert fake.executor.steps == []
+
+
+def test_a_grammar_mask_is_asked_for_between_execute_and_sample(monkeypatch):
+    fake = fake_engine(says("x"))
+    order = []
+    scheduler = fake.scheduler
+    original = scheduler.get_grammar_bitmask
+    fake.executor.before_execute = lambda step: order.append("execute")
+    fake.executor.before_sample = lambda step: order.append("sample")
+    monkeypatch.setattr(scheduler, "get_grammar_bitmask", lambda step: order.append("mask") or original(step))
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    fake.engine.step()
+    assert order == ["execute", "mask", "sample"]
+
+
+def test_one_client_gets_the_statistics_of_a_step():
+    fake = fake_engine()
+    core = fake.engine.engine_core.engine_core
+    fake.engine.add_request("a", "a long prompt", SamplingParams(**GREEDY))
+    outputs, _ = core.step()
+    stats = outputs[0].scheduler_stats
+    assert (stats.num_running, stats.prefix_cache.queries) == (1, 13)
+
+
+def test_shutdown_reaches_the_executor():
+    fake = fake_engine()
+    fake.engine.check_health()
+    fake.engine.shutdown()
+    assert fake.executor.is_shut_down
