@@ -115,7 +115,7 @@ class CustomProcessors:
         self._vocab_size = vocab_size
         self._present: set[int] = set()
         self._added: dict[int, AddedRequest] = {}
-        self._removed: set[int] = set()
+        self._announced: set[int] = set()  # what the processors know of
 
     @property
     def runs_on_batch(self) -> bool:
@@ -140,21 +140,20 @@ class CustomProcessors:
         """Announce a request to the batch processors; output_ids: the list that will grow with it."""
         prompt_ids = request.token_ids[: request.num_prompt_tokens]
         self._present.add(row)
-        self._removed.discard(row)
         self._added[row] = (row, request.sampling_params, prompt_ids, output_ids)
 
     def remove(self, row: int) -> None:
         """Announce that the row is free."""
         self._present.discard(row)
-        if self._added.pop(row, None) is None or row in self._removed:
-            self._removed.add(row)
+        self._added.pop(row, None)
 
     def update(self) -> None:
         """Tell the batch processors what changed since the last step."""
         update = None
-        if self._added or self._removed:
-            update = BatchUpdate(self._batch_size(), sorted(self._removed), list(self._added.values()))
-            self._added, self._removed = {}, set()
+        removed = sorted(self._announced - self._present)
+        if self._added or removed:
+            update = BatchUpdate(self._batch_size(), removed, list(self._added.values()))
+            self._added, self._announced = {}, set(self._present)
         for processor in self._batch:
             processor.update_state(update)
 

@@ -117,8 +117,8 @@ class Sampler:
         used = int(np.bitwise_or.reduce(features))
         wanted = batch.having(Feature.LOGPROBS) if used & Feature.LOGPROBS else []
         changes = grammar_bitmask is not None or self._custom.runs_on_batch or bool(used & _CHANGES)
-        # taken before the logits change; the copy also gathers the rows that want logprobs
-        snapshot = logits[wanted] if wanted and self._raw else None
+        # a copy, taken before the logits change; none is needed if they stay and all rows want logprobs
+        untouched = logits if len(wanted) == len(logits) and not changes else logits[wanted]
         scaled = False
         if changes:
             self._change(batch, grammar_bitmask)
@@ -130,7 +130,7 @@ class Sampler:
             self._draw(batch, token_ids, scaled)
         output = SamplerOutput(token_ids.tolist(), failures=batch.failures)
         if wanted:
-            source = self._processed(batch, wanted, scaled) if snapshot is None else snapshot
+            source = untouched if self._raw else self._processed(batch, wanted, scaled)
             output.logprobs = self._collect_logprobs(batch, source, token_ids, wanted)
         self._rows.record(index, token_ids, features)
         return output

@@ -1,4 +1,4 @@
-"""The sampler: each parameter's effect, failures that stay with their row, logprobs modes, and independence of neighbours."""
+"""The sampler: each parameter's effect, failures that stay with their row, logprobs modes, independent rows."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def test_greedy_takes_the_lowest_of_equal_maxima(ops: Ops, make_request: MakeReq
     logits = random_logits(1)[0]
     logits[[9, 50, 120]] = 30
     assert sample_one(ops, make_request(temperature=0), logits) == 9
-    for seed in range(10):
-        """B035: top_k=1 is greedy, ties included."""
+    for seed in range(10):  # B035: top_k=1 is greedy, ties included
         assert sample_one(ops, make_request(top_k=1, seed=seed), logits) == 9
 
 
