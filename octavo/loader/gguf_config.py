@@ -92,7 +92,7 @@ def _decoder(file: GGUFFile) -> ConfigValues:
     return {
         "hidden_size": hidden_size,
         "intermediate_size": _size(file, "feed_forward_length"),
-        "num_hidden_layers": _size(file, "block_count"),
+        "num_hidden_layers": _num_layers(file),
         "num_attention_heads": num_query_heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": _head_dim(file),
@@ -191,7 +191,7 @@ def _gpt2(file: GGUFFile) -> ConfigValues:
     return {
         "n_embd": _size(file, "embedding_length"),
         "n_inner": _size(file, "feed_forward_length"),
-        "n_layer": _size(file, "block_count"),
+        "n_layer": _num_layers(file),
         "n_head": num_heads,
         "n_positions": _size(file, "context_length"),
         "layer_norm_epsilon": file.require("gpt2.attention.layer_norm_epsilon", float),
@@ -229,6 +229,16 @@ def _size(file: GGUFFile, key: str, default: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CheckpointError(f"{file.path}: metadata {key!r} must be a positive integer, got {value!r}")
     return value
+
+
+def _num_layers(file: GGUFFile) -> int:
+    """Return the number of layers, no more than the file can have: lists of that length are made of it."""
+    num_layers = _size(file, "block_count")
+    if num_layers > len(file.tensors):
+        raise CheckpointError(
+            f"{file.path} says it has {num_layers} layers, but holds only {len(file.tensors)} tensors"
+        )
+    return num_layers
 
 
 def _number(file: GGUFFile, key: str, default: float) -> float:

@@ -112,12 +112,6 @@ def _choose_local(folder: Path, quantization: str | None, with_weights: bool) ->
 
 def _open_folder(name: str, folder: Path) -> Checkpoint:
     config = HFConfig(_read_json_object(folder / "config.json"), str(folder / "config.json"))
-    quantization = config.section("quantization_config")
-    if quantization is not None:
-        raise UnsupportedError(
-            f"{folder} is quantised ({quantization.values.get('quant_method')!r}), which is supported for GGUF only; "
-            "use the unquantised model or a GGUF file of it"
-        )
     generation_path = folder / "generation_config.json"
     generation_config = _read_json_object(generation_path) if generation_path.is_file() else {}
     return Checkpoint(name, folder, "safetensors", config, generation_config)

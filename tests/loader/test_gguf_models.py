@@ -1,0 +1,132 @@
+"""Whole models in GGUF: every architecture converted from Transformers and read back, and the catalog's real files."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.loader.gguf_export import FAMILIES, random_model, stored_tensors, write_gguf
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PretrainedConfig
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from octavo.loader import catalog
+from octavo.loader.gguf_config import gguf_config, gguf_generation_config
+from octavo.loader.gguf_file import GGUFFile
+from octavo.loader.gguf_weights import GGUFWeights
+from octavo.loader.hf_config import HFConfig
+from octavo.models.registry import ARCHITECTURES
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_converted_model_has_the_tensors_and_the_config_that_it_came_from(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    model = random_model(family.config())
+    write_gguf(model, family, tmp_path / "model.gguf")
+    file = GGUFFile(tmp_path / "model.gguf")
+    weights = GGUFWeights(file)
+
+    for tensor_name, expected in stored_tensors(model).items():
+        values = weights.get(tensor_name, expected.shape).float32()
+        assert values.flags.c_contiguous and values.dtype == np.float32
+        if family.norms_plus_one:  # x + 1 - 1 rounds
+            np.testing.assert_allclose(values, expected, atol=1e-6, err_msg=tensor_name)
+        else:
+            np.testing.assert_array_equal(values, expected, err_msg=tensor_name)
+    assert weights.unused() == []
+    assert weights.has("lm_head.weight") != model.config.tie_word_embeddings
+
+    config = gguf_config(file)
+    original = HFConfig({**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]})
+    assert config.list("architectures") == [type(model).__name__]
+    read_config = ARCHITECTURES[type(model).__name__].read_config
+    assert_alike(read_config(config), read_config(original))
+    assert gguf_generation_config(file) == {"eos_token_id": [2], "bos_token_id": 1}
+
+
+def assert_alike(ours: Any, expected: Any, where: str = "") -> None:
+    """Compare nested dataclasses; numbers may differ by float32 rounding, since GGUF stores them so."""
+    if hasattr(expected, "inverse_frequencies"):  # a rotation: what it does, however it is described
+        for length in (32, 256):
+            np.testing.assert_allclose(ours.inverse_frequencies(length), expected.inverse_frequencies(length), 1e-6)
+        assert math.isclose(ours.magnitude(), expected.magnitude(), rel_tol=1e-6)
+    elif is_dataclass(expected):
+        assert type(ours) is type(expected), where
+        for field in fields(expected):
+            assert_alike(getattr(ours, field.name), getattr(expected, field.name), f"{where}.{field.name}")
+    elif isinstance(expected, tuple):
+        assert len(ours) == len(expected), where
+        for index, (our_item, item) in enumerate(zip(ours, expected, strict=True)):
+            assert_alike(our_item, item, f"{where}[{index}]")
+    elif isinstance(expected, float):
+        assert ours is not None and math.isclose(ours, expected, rel_tol=1e-6), (where, ours, expected)
+    else:
+        assert ours == expected, (where, ours, expected)
+
+
+# What the models' config.json on the hub says.
+PUBLISHED_CONFIGS: dict[str, PretrainedConfig] = {
+    "smollm2-135m-instruct": LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=100_000,
+        tie_word_embeddings=True,
+    ),
+    "gemma-3-270m": Gemma3TextConfig(
+        vocab_size=262_144,
+        hidden_size=640,
+        intermediate_size=2048,
+        num_hidden_layers=18,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=256,
+        max_position_embeddings=32_768,
+        rms_norm_eps=1e-6,
+        query_pre_attn_scalar=256,
+        sliding_window=512,
+        sliding_window_pattern=6,
+        tie_word_embeddings=True,
+    ),
+}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", PUBLISHED_CONFIGS)
+def test_real_file_has_the_values_that_transformers_reads_from_it(name: str) -> None:
+    path = catalog.pull(name)
+    file = GGUFFile(path)
+    weights = GGUFWeights(file)
+    reference_config = PUBLISHED_CONFIGS[name]
+    with torch.device("meta"):  # only its names count: from_pretrained would also fill it with random numbers
+        skeleton = AutoModelForCausalLM.from_config(reference_config)
+    expected_tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=skeleton)["tensors"]
+    assert expected_tensors.keys() | {"lm_head.weight"} == skeleton.state_dict().keys()
+    for tensor_name, expected in expected_tensors.items():
+        values = weights.get(tensor_name, tuple(expected.shape)).float32()
+        assert np.array_equal(values, expected.numpy()), tensor_name
+    assert weights.unused() == []
+    assert not weights.has("lm_head.weight")
+
+    architecture = type(skeleton).__name__
+    original = HFConfig({**json.loads(reference_config.to_json_string()), "architectures": [architecture]})
+    read_config = ARCHITECTURES[architecture].read_config
+    assert_alike(read_config(gguf_config(file)), read_config(original))
+
+
+@pytest.mark.model
+def test_real_files_end_at_the_ids_of_their_chat_format() -> None:
+    smollm2 = gguf_generation_config(GGUFFile(catalog.pull("smollm2")))
+    gemma3 = gguf_generation_config(GGUFFile(catalog.pull("gemma3-270m")))
+    assert smollm2["eos_token_id"] == [2]  # <|im_end|>
+    assert gemma3["eos_token_id"] == [1, 106]  # <eos>, <end_of_turn>
