@@ -117,8 +117,10 @@ class Sampler:
         used = int(np.bitwise_or.reduce(features))
         wanted = batch.having(Feature.LOGPROBS) if used & Feature.LOGPROBS else []
         changes = grammar_bitmask is not None or self._custom.runs_on_batch or bool(used & _CHANGES)
-        # a copy, taken before the logits change; none is needed if they stay and all rows want logprobs
-        untouched = logits if len(wanted) == len(logits) and not changes else logits[wanted]
+        snapshot = None
+        if wanted and self._raw:
+            # a copy, since the logits are about to change; none is needed if they stay and all rows want logprobs
+            snapshot = logits[wanted] if changes or len(wanted) < len(logits) else logits
         scaled = False
         if changes:
             self._change(batch, grammar_bitmask)
@@ -130,7 +132,7 @@ class Sampler:
             self._draw(batch, token_ids, scaled)
         output = SamplerOutput(token_ids.tolist(), failures=batch.failures)
         if wanted:
-            source = untouched if self._raw else self._processed(batch, wanted, scaled)
+            source = self._processed(batch, wanted, scaled) if snapshot is None else snapshot
             output.logprobs = self._collect_logprobs(batch, source, token_ids, wanted)
         self._rows.record(index, token_ids, features)
         return output
