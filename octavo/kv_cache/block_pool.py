@@ -92,12 +92,20 @@ class BlockPool:
             block.group_id = group_id
             if self._cached[group_id].add(block_hash, block):
                 stored.append(i)
-        if not self.enable_events:
+        if not stored or not self.enable_events:
             return
-        for i in stored:
-            parent = block_hashes[i - 1] if i else parent_hash
-            tokens = list(token_ids[i * block_size : (i + 1) * block_size])
-            self._events.append(BlockStored([block_hashes[i]], parent, tokens, block_size, group_id))
+        # One event for one unbroken run, which is the usual case; what was there before is not told again.
+        runs = [(0, len(blocks))] if len(stored) == len(blocks) else [(i, i + 1) for i in stored]
+        for first, last in runs:
+            self._events.append(
+                BlockStored(
+                    block_hashes=list(block_hashes[first:last]),
+                    parent_block_hash=block_hashes[first - 1] if first else parent_hash,
+                    token_ids=list(token_ids[first * block_size : last * block_size]),
+                    block_size=block_size,
+                    group_id=group_id,
+                )
+            )
 
     def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Take blocks out of the prefix cache (their content cannot be trusted); references stay."""

@@ -65,8 +65,12 @@ class KVCacheCoordinator:
             for manager in self.managers
         )
 
-    def num_peak_blocks(self, num_tokens: int) -> int:
-        return sum(manager.num_peak_blocks(num_tokens) for manager in self.managers)
+    def num_blocks_to_admit(self, hit: HitBlocks, num_tokens: int) -> int:
+        """Return the most free blocks that a request with this hit takes until num_tokens are computed."""
+        return sum(
+            manager.num_peak_blocks(num_tokens) - manager.num_lastingly_shared(blocks)
+            for manager, blocks in zip(self.managers, hit, strict=True)
+        )
 
     def adopt(self, request_id: str, hit: HitBlocks) -> None:
         for manager, blocks in zip(self.managers, hit, strict=True):

@@ -100,13 +100,8 @@ class KVCacheManager:
             stats.hits += num_hit_tokens
 
     def fits_whole(self, request: CacheableRequest, hit: PrefixHit, num_reserved_blocks: int) -> bool:
-        """Tell whether all known tokens of a waiting request fit beside num_reserved_blocks.
-
-        Shared blocks of the hit are not counted as gained: those of a sliding window are soon given up for own ones.
-        """
-        needed = self._coordinator.num_peak_blocks(len(request.all_token_ids))
-        if len(hit.blocks) == 1:
-            needed -= sum(block.ref_count > 0 for block in hit.blocks[0] if block.block_id)
+        """Tell whether all known tokens of a waiting request fit beside num_reserved_blocks."""
+        needed = self._coordinator.num_blocks_to_admit(hit.blocks, len(request.all_token_ids))
         return needed <= self._pool.num_free - num_reserved_blocks
 
     def num_blocks_to_finish(self, request: CacheableRequest) -> int:

@@ -38,6 +38,10 @@ class FullAttentionManager:
     def num_live_blocks(self, request_id: str) -> int:
         return len(self._blocks.get(request_id, ()))
 
+    def num_lastingly_shared(self, hit_blocks: Sequence[KVCacheBlock]) -> int:
+        """Return how many blocks of a hit others hold already, so that they take nothing from the free ones."""
+        return sum(block.ref_count > 0 for block in hit_blocks)
+
     def num_unread_blocks(self, num_computed_tokens: int) -> int:
         """Return how many leading blocks no token from position num_computed_tokens on reads: none here."""
         return 0
@@ -121,6 +125,9 @@ class SlidingWindowManager(FullAttentionManager):
 
     def num_live_blocks(self, request_id: str) -> int:
         return super().num_live_blocks(request_id) - self._num_dropped.get(request_id, 0)
+
+    def num_lastingly_shared(self, hit_blocks: Sequence[KVCacheBlock]) -> int:
+        return 0  # the window soon leaves them behind, and own blocks take their place
 
     def adopt(self, request_id: str, hit_blocks: Sequence[KVCacheBlock]) -> None:
         super().adopt(request_id, hit_blocks)

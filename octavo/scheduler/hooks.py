@@ -33,7 +33,10 @@ class GrammarHook(Protocol):
     """The scheduler's side of structured output. Raises InvalidRequestError from `is_ready` if compilation failed."""
 
     def is_ready(self, request: Request) -> bool:
-        """Tell whether the request's grammar is compiled; the first call may start that. Never blocks."""
+        """Tell whether the request's grammar is compiled; the first call may start that. Never blocks.
+
+        A request may come with output (it goes on after an engine's death); the grammar starts behind it.
+        """
         ...
 
     def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> bytes:
