@@ -147,7 +147,9 @@ def test_numpy_numbers_are_accepted_and_become_python_ones() -> None:
 
 
 def test_shorthands_are_normalised() -> None:
-    params = SamplingParams(stop="end", top_k=-1, seed=-1, logprobs=True, stop_token_ids=[3, 1, 3], logit_bias={"4": 500})
+    params = SamplingParams(
+        stop="end", top_k=-1, seed=-1, logprobs=True, stop_token_ids=[3, 1, 3], logit_bias={"4": 500}
+    )
     assert params.stop == ["end"] and params.top_k == 0 and params.seed is None and params.logprobs == 1
     assert params.stop_token_ids == [3, 1] and params.logit_bias == {4: 100.0}
     assert SamplingParams(logprobs=False).logprobs is None
