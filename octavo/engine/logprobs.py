@@ -41,31 +41,48 @@ class TokenTexts:
 
 
 class LogprobsState:
-    """Collects the log-probabilities of one sequence. `texts` is None when nothing is detokenised."""
+    """Collects the log-probabilities of one sequence, packed until they are read.
 
-    __slots__ = ("_pending", "_positions", "_ranks_known", "_texts", "cumulative_logprob")
+    texts: None when nothing is detokenised
+    candidates_are_top: the candidates besides the sampled token are the most likely ones, in order
+    """
+
+    __slots__ = ("_backlog", "_pending", "_positions", "_ranks_known", "_sum_logprob", "_texts")
 
     def __init__(self, texts: TokenTexts | None, prompt_token_ids: Sequence[int], candidates_are_top: bool) -> None:
         self._texts = texts
         self._pending = texts.pending_after(prompt_token_ids) if texts else b""
         self._ranks_known = candidates_are_top
+        self._backlog: list[tuple[PackedLogprobs, int]] = []  # steps not yet unpacked, and their positions that count
         self._positions: SampleLogprobs = []
-        self.cumulative_logprob = 0.0
+        self._sum_logprob = 0.0
 
     def add(self, packed: PackedLogprobs, num_positions: int) -> None:
         """Take the first `num_positions` of a step's positions."""
-        unpacked = unpack_logprobs(packed, self._texts, self._pending, num_positions, self._ranks_known)
-        self._positions.extend(unpacked.positions)
-        self._pending = unpacked.pending
-        self.cumulative_logprob += unpacked.sum_logprob
+        self._backlog.append((packed, num_positions))
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """The sum over the sampled tokens."""
+        self._unpack_backlog()
+        return self._sum_logprob
 
     def read(self, delta: bool) -> SampleLogprobs:
         """Return all positions, or (delta) those since the last call; a sequence is read in one way only."""
+        self._unpack_backlog()
         positions = self._positions
         if delta:
             self._positions = []
             return positions
         return positions.copy()
+
+    def _unpack_backlog(self) -> None:
+        for packed, num_positions in self._backlog:
+            unpacked = unpack_logprobs(packed, self._texts, self._pending, num_positions, self._ranks_known)
+            self._positions.extend(unpacked.positions)
+            self._pending = unpacked.pending
+            self._sum_logprob += unpacked.sum_logprob
+        self._backlog.clear()
 
 
 def unpack_prompt_logprobs(

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from octavo.types.stats import RequestMetrics
 
 
-@dataclass(slots=True)
-class Logprob:
-    """One candidate token at one position. rank is 1-based; decoded_token is the text the token adds there."""
+class Logprob(msgspec.Struct, gc=False):
+    """One candidate token at one position. rank is 1-based; decoded_token is the text the token adds there.
+
+    gc=False: there are millions of them, they hold no references that could form a cycle, and the collector would
+    walk them all again and again.
+    """
 
     logprob: float
     rank: int | None = None
