@@ -166,7 +166,8 @@ class PagedRun:
         metadata = {name: self._metadata(name, rows, lengths) for name in self.specs}
         hidden = self.model.forward(token_ids, positions, ForwardContext(self.ops, self.caches, metadata))
         logits = self.model.compute_logits(hidden, self.ops)
-        return dict(zip(rows, np.split(logits, np.cumsum(lengths)[:-1]), strict=True))
+        starts = np.cumsum([0, *lengths])
+        return {row: logits[a:b] for row, (a, b) in zip(rows, itertools.pairwise(starts), strict=True)}
 
     def run(self, token_ids: Sequence[int], chunks: Sequence[int] = (), row: str = "row") -> Float:
         """Compute one sequence in chunks (by default at once); return logits [T, V]."""

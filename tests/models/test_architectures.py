@@ -170,3 +170,19 @@ def test_a_batch_of_requests_in_different_phases_gives_each_its_own_logits(model
             wanted = expected[name][seen[name] : seen[name] + len(step[name])]
             np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-4)
             seen[name] += len(step[name])
+
+
+@pytest.mark.skipif(len(available_ops()) == 1, reason="the native extension is not built")
+def test_native_logits_are_bit_identical_however_the_work_is_cut(model: PreTrainedModel) -> None:
+    native = available_ops()[1]
+    rng = np.random.default_rng(4)
+    ours = build(model, native)
+    prompts = {name: rng.integers(0, 97, NUM_TOKENS).tolist() for name in ("a", "b", "c")}
+    alone = {name: PagedRun(ours, native).run(prompt) for name, prompt in prompts.items()}
+    chunked = PagedRun(ours, native, block_size=5, seed=1).run(prompts["a"], random_chunks(rng, NUM_TOKENS, 20))
+    np.testing.assert_array_equal(chunked, alone["a"])
+    crowd = PagedRun(ours, native, seed=2)
+    for start in range(0, NUM_TOKENS, 20):
+        together = crowd.step({name: prompt[start : start + 20] for name, prompt in prompts.items()})
+        for name, logits in together.items():
+            np.testing.assert_array_equal(logits, alone[name][start : start + 20])
