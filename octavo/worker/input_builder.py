@@ -31,11 +31,6 @@ class StepInputs:
     metadata: list[AttentionMetadata]
     samples: NDArray[np.bool_]
 
-    @property
-    def num_computed_after(self) -> Int:
-        """Tokens computed once this step has run, [R]."""
-        return self.metadata[0].seq_lens
-
 
 def build_inputs(
     num_scheduled_tokens: Mapping[str, int], rows: RequestRows, block_tables: Sequence[BlockTable]

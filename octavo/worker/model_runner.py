@@ -15,7 +15,7 @@ from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.open import open_weights
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
-from octavo.ops.interface import AttentionMetadata, Float, Ops
+from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.messages import PackedLogprobs
@@ -111,18 +111,18 @@ class ModelRunner:
         inputs, hidden = self._executed
         self._executed = None
         prompt_logprobs = self._prompt_logprobs.collect(inputs, hidden, self._rows)
-        self._rows.num_computed_tokens[inputs.rows] = inputs.num_computed_after
-        output = self._sample(inputs, hidden) if inputs.samples.any() else ModelRunnerOutput()
+        output = self._sample(inputs, hidden, grammar) if inputs.samples.any() else ModelRunnerOutput()
         output.prompt_logprobs = prompt_logprobs
         return output
 
-    def _sample(self, inputs: StepInputs, hidden: Float) -> ModelRunnerOutput:
+    def _sample(self, inputs: StepInputs, hidden: Float, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         sampling = np.flatnonzero(inputs.samples)
         last_tokens = inputs.query_start[1:][sampling] - 1
         logits = self.model.compute_logits(self.ops.take_rows(hidden, last_tokens), self.ops)
         rows = inputs.rows[sampling]
-        sampled = self._sampler.sample(logits, rows.tolist())
         request_ids = [inputs.request_ids[i] for i in sampling]
+        bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids)
+        sampled = self._sampler.sample(logits, rows.tolist(), bitmask)
         self._rows.append_tokens(rows, np.asarray(sampled.token_ids, np.int32))
         logprobs: dict[str, PackedLogprobs] = {request_ids[i]: packed for i, packed in sampled.logprobs.items()}
         failures = {request_ids[i]: text for i, text in sampled.failures.items()}
@@ -159,8 +159,20 @@ class ModelRunner:
         self._prompt_logprobs.remove(request_id)
 
     def _update_cached(self, cached: CachedRequestData) -> None:
+        self._rows.set_computed(cached.request_ids, cached.num_computed_tokens)
         for request_id, new_block_ids in zip(cached.request_ids, cached.new_block_ids, strict=True):
             if new_block_ids is not None:
                 row = self._rows.row(request_id)
                 for table, block_ids in zip(self._block_tables, new_block_ids, strict=True):
                     table.append(row, block_ids)
+
+
+def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str]) -> Int:
+    """Return one row of mask words per request, [N, words] int32: all ones where no grammar constrains."""
+    masks = np.frombuffer(grammar.bitmask, np.int32).reshape(len(grammar.request_ids), -1)
+    rows = np.full((len(request_ids), masks.shape[1]), -1, np.int32)
+    row_of = {request_id: row for row, request_id in enumerate(request_ids)}
+    for request_id, mask in zip(grammar.request_ids, masks, strict=True):
+        if request_id in row_of:
+            rows[row_of[request_id]] = mask
+    return rows

@@ -6,6 +6,8 @@ preempted. Everything else in the worker that belongs to a request is indexed by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +55,11 @@ class RequestRows:
         row = self._row_of.pop(request_id)
         self._free.append(row)
         return row
+
+    def set_computed(self, request_ids: Sequence[str], num_computed_tokens: Sequence[int]) -> None:
+        """Note how many tokens of each request are computed: the scheduler counts, since it may take drafts back."""
+        rows = np.fromiter(map(self.row, request_ids), np.intp, len(request_ids))
+        self.num_computed_tokens[rows] = num_computed_tokens
 
     def append_tokens(self, rows: NDArray[np.intp], token_ids: NDArray[np.int32]) -> None:
         """Append one sampled token to each of the rows. A full row keeps no more: that token never runs."""
