@@ -10,7 +10,7 @@ from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.startup import StartedCore
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.kv_events import KVCacheEvent
@@ -117,7 +117,9 @@ class LLMEngine:
         return self.tokenizer
 
     def get_metrics(self) -> list[Metric]:
-        """Return counters, gauges and histograms as they are now."""
+        """Return counters, gauges and histograms as they are now; raises when the engine counts nothing."""
+        if not self.metrics.enabled:
+            raise ConfigError("there are no metrics, because the engine was started with disable_log_stats=True")
         self.metrics.record_scheduler(self.engine_core.scheduler_stats())
         return self.metrics.snapshot()
 

@@ -203,8 +203,10 @@ class LLM:
         parallel = self.llm_engine.config.parallel
         return parallel.world_size * (parallel.data_parallel_size if include_dp else 1)
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""
+        if reset_connector:
+            raise UnsupportedError("reset_connector is not supported: KV transfer is not built")
         return self.llm_engine.reset_prefix_cache(reset_running_requests)
 
     def collective_rpc(

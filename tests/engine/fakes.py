@@ -42,15 +42,24 @@ CHAT_TEMPLATE = (
 NextToken = Callable[[Sequence[int], Sequence[int], int], int]
 
 
-def byte_tokenizer() -> Tokenizer:
-    """A real tokenizer of 256 byte tokens (id = byte) and three special tokens."""
+def byte_tokenizer(beginning: int | None = None) -> Tokenizer:
+    """A real tokenizer of 256 byte tokens (id = byte) and three special tokens; one may begin every text."""
     vocabulary = dict(BYTE_OF_CHARACTER.items())
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     backend.add_special_tokens(["<eos>", "<extra_eos>", "<turn>"])
+    if beginning is not None:
+        token = backend.id_to_token(beginning)
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            f"{token} $A", special_tokens=[(token, beginning)]
+        )
     parts = TokenizerParts(
-        backend, eos_token_id=EOS, end_of_generation_ids=(EOS,), chat_templates={"default": CHAT_TEMPLATE}
+        backend,
+        bos_token_id=beginning,
+        eos_token_id=EOS,
+        end_of_generation_ids=(EOS,),
+        chat_templates={"default": CHAT_TEMPLATE},
     )
     return Tokenizer(parts, "bytes")
 

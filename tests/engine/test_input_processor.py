@@ -8,12 +8,13 @@ import pytest
 from octavo import SamplingParams, StructuredOutputsParams
 from octavo.engine.input_processor import InputProcessor, derive_seed
 from octavo.errors import InvalidRequestError, UnsupportedError
-from tests.engine.fakes import EOS, EXTRA_EOS, VOCAB_SIZE, byte_tokenizer, fake_config
+from tests.engine.fakes import EOS, EXTRA_EOS, TURN, VOCAB_SIZE, byte_tokenizer, fake_config
 
 
 def processor(max_kv_tokens=1000, tokenizer=True, **changes) -> InputProcessor:
     config = fake_config(**changes)
-    return InputProcessor(config.model, config.scheduler, byte_tokenizer() if tokenizer else None, max_kv_tokens)
+    chosen = byte_tokenizer() if tokenizer is True else tokenizer
+    return InputProcessor(config.model, config.scheduler, chosen, max_kv_tokens)
 
 
 def core_request(prompt: object = "hi", process_options=None, processor_options=None, **params):
@@ -102,8 +103,22 @@ def test_prompt_kinds_that_are_not_built_are_refused_as_such(key):
 
 def test_text_needs_a_tokenizer():
     with pytest.raises(InvalidRequestError, match="skip_tokenizer_init"):
-        core_request("hi", processor_options={"tokenizer": False})
-    assert core_request([1], processor_options={"tokenizer": False}).request.prompt_token_ids == [1]
+        core_request("hi", processor_options={"tokenizer": None})
+    assert core_request([1], processor_options={"tokenizer": None}).request.prompt_token_ids == [1]
+
+
+@pytest.mark.parametrize(
+    "text, num_marks",
+    [("hi", 1), ("<turn>hi", 1), ("<turn><turn>hi", 2), ("hi<turn>", 2)],
+)
+def test_a_text_that_begins_with_the_beginning_mark_gets_no_second_one(text, num_marks):
+    """vllm#9519: a chat rendered by the caller began twice."""
+    tokenizer = byte_tokenizer(beginning=TURN)
+    inputs = processor(tokenizer=tokenizer)
+    token_ids = inputs.process("r", text, SamplingParams()).request.prompt_token_ids
+    assert token_ids[0] == TURN and token_ids.count(TURN) == num_marks
+    bare = inputs.process("r", text, SamplingParams(), tokenization_kwargs={"add_special_tokens": False})
+    assert bare.request.prompt_token_ids == tokenizer.encode(text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("salt", ["", 5, "x" * 1025])
@@ -258,7 +273,7 @@ def test_structured_outputs_are_refused_as_not_built():
 def test_text_parameters_need_a_tokenizer():
     for params in ({"stop": ["x"]}, {"bad_words": ["x"]}):
         with pytest.raises(InvalidRequestError, match="skip_tokenizer_init"):
-            core_request([1], processor_options={"tokenizer": False}, **params)
+            core_request([1], processor_options={"tokenizer": None}, **params)
 
 
 def test_end_of_sequence_ids_stop_unless_ignored():

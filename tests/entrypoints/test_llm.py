@@ -339,6 +339,20 @@ def test_services_reach_the_engine():
     assert {metric.name for metric in llm.get_metrics()} >= {"vllm:num_requests_running", "vllm:generation_tokens"}
 
 
+def test_an_engine_that_counts_nothing_has_no_metrics():
+    llm, fake = fake_llm()
+    fake.engine.metrics.enabled = False
+    generate(llm, "aa")
+    with pytest.raises(ConfigError, match="disable_log_stats"):
+        llm.get_metrics()
+
+
+def test_resetting_a_connector_is_refused():
+    llm, _ = fake_llm()
+    with pytest.raises(UnsupportedError, match="reset_connector"):
+        llm.reset_prefix_cache(reset_connector=True)
+
+
 def test_an_unknown_engine_option_is_refused_with_the_closest_name():
     with pytest.raises(ConfigError, match=r"max_model_length.*max_model_len"):
         LLM(model="x", max_model_length=5)

@@ -1,0 +1,73 @@
+"""LLM on a tiny model's files: options by keyword or EngineArgs, the whole path from a folder to text."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo import LLM, EngineArgs, SamplingParams
+from octavo.errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from tests.tiny_models import llama_config, write_tiny_model
+
+PROMPT = [5, 6, 7, 8]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+OPTIONS = {"max_model_len": 64, "kv_cache_memory_bytes": 2**22}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("llama"), llama_config()))
+
+
+def tokens(llm: LLM) -> list[int]:
+    return list(llm.generate(PROMPT, GREEDY, use_tqdm=False)[0].outputs[0].token_ids)
+
+
+def test_keyword_options_and_engine_args_start_the_same_engine(folder):
+    by_keywords = LLM(folder, **OPTIONS)
+    by_args = LLM.from_engine_args(EngineArgs(model=folder, **OPTIONS))
+    assert by_keywords.llm_engine.config == by_args.llm_engine.config
+    assert tokens(by_keywords) == tokens(by_args)
+
+
+def test_without_a_tokenizer_ids_go_in_and_come_out(folder):
+    llm = LLM(folder, skip_tokenizer_init=True, **OPTIONS)
+    output = llm.generate(PROMPT, GREEDY, use_tqdm=False)[0]
+    assert output.outputs[0].text == ""
+    assert output.outputs[0].token_ids == tokens(LLM(folder, **OPTIONS))
+    with pytest.raises(InvalidRequestError, match="skip_tokenizer_init"):
+        llm.generate("text", GREEDY, use_tqdm=False)
+
+
+def test_an_open_length_is_fitted_to_the_memory(folder):
+    llm = LLM(folder, max_model_len=-1, kv_cache_memory_bytes=2**16)
+    assert 2 <= llm.model_config.max_model_len < 512
+    whole = [1] * (llm.model_config.max_model_len - 1)
+    assert len(llm.generate(whole, GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 1
+
+
+def test_a_step_that_fails_in_the_worker_leaves_a_usable_engine(folder, monkeypatch):
+    llm = LLM(folder, **OPTIONS)
+    expected = tokens(llm)
+    (model_class,) = llm.apply_model(type)
+    forward, calls = model_class.forward, []
+
+    def fail_on_third_call(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        return forward(*args)
+
+    monkeypatch.setattr(model_class, "forward", fail_on_third_call)
+    outputs = llm.generate([PROMPT, [9, 9]], GREEDY, use_tqdm=False)
+    assert {output.outputs[0].stop_reason for output in outputs} == {"MemoryError: no room"}
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [2, 2]
+    assert tokens(llm) == expected
+
+
+def test_wrong_options_and_missing_models_are_named(folder, tmp_path):
+    with pytest.raises(ConfigError, match="max_seqs"):
+        LLM(folder, max_seqs=5)
+    with pytest.raises(ConfigError, match="max_model_len=100000"):
+        LLM(folder, max_model_len=100000)
+    with pytest.raises(ModelNotFoundError):
+        LLM(str(tmp_path / "nothing-here"))
