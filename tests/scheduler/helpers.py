@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -39,7 +40,7 @@ def make_request(
 ) -> Request:
     """Build a request. An int prompt means so many tokens that no other request id shares."""
     if isinstance(prompt, int):
-        prompt = [hash((request_id, i)) % 1000 + 100 for i in range(prompt)]
+        prompt = [zlib.crc32(f"{request_id} {i}".encode()) % 1000 + 100 for i in range(prompt)]
     params = params or SamplingParams(max_tokens=max_tokens)
     fields.setdefault("arrival_time", 0.0)
     fields.setdefault("seed", 0)
