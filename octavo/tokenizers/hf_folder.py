@@ -27,10 +27,11 @@ def load_hf_tokenizer(folder: Path) -> TokenizerParts:
     backend = _load_backend(folder)
     _declare_added_tokens(backend, config)
     ids = {role: _token_id(backend, config.get(role)) for role in _ROLES}
-    if "add_bos_token" in config or "add_eos_token" in config or backend.post_processor is None:
+    if not (folder / "tokenizer.json").is_file():
+        # tokenizer.json holds its own template, and Transformers (5.0 on) ignores the flags beside it.
         set_bos_eos_template(
             backend,
-            ids["bos_token"] if config.get("add_bos_token") else None,
+            ids["bos_token"] if config.get("add_bos_token", True) else None,
             ids["eos_token"] if config.get("add_eos_token") else None,
         )
     eos = ids["eos_token"]

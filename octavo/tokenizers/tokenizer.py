@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from octavo.errors import CheckpointError, InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.gguf_file import GGUFFile
 from octavo.tokenizers.chat_messages import Message
@@ -16,7 +16,7 @@ from octavo.tokenizers.detokenizer import IncrementalDetokenizer
 from octavo.tokenizers.gguf_vocab import load_gguf_tokenizer
 from octavo.tokenizers.hf_folder import load_hf_tokenizer
 from octavo.tokenizers.parts import TokenizerParts
-from octavo.tokenizers.pieces import MAX_TOKEN_ID, TokenPieces, read_decoder_rules
+from octavo.tokenizers.pieces import MAX_TOKEN_ID, DecoderRules, TokenPieces, read_decoder_rules
 
 
 def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None = None) -> Tokenizer:
@@ -65,15 +65,10 @@ class Tokenizer:
         self.all_special_tokens = [added[token_id].content for token_id in self.all_special_ids]
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=False)
         self._size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        rules = read_decoder_rules(self.backend)
-        if rules is None:
-            raise CheckpointError(
-                f"{parts.source}: the tokenizer's decoder is not one of a generative model "
-                "(expected byte-level or SentencePiece style)"
-            )
-        self._rules = rules
-        self._all_pieces = TokenPieces(self.backend, rules, frozenset())
-        self._text_pieces = TokenPieces(self.backend, rules, frozenset(self.all_special_ids))
+        # None for decoders that do more than concatenate (WordPiece in embedding models): those texts do not stream.
+        self._rules = read_decoder_rules(self.backend)
+        self._all_pieces = TokenPieces(self.backend, self._rules or DecoderRules(), frozenset())
+        self._text_pieces = TokenPieces(self.backend, self._rules or DecoderRules(), frozenset(self.all_special_ids))
 
     def __len__(self) -> int:
         return self._size
@@ -112,6 +107,10 @@ class Tokenizer:
         spaces_between_special_tokens is accepted for vLLM's sake: no supported decoder puts spaces between tokens.
         """
         ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        if self._rules is None:
+            known = [token_id for token_id in ids if self._token(token_id) is not None]
+            text: str = self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+            return text
         detokenizer = self.detokenizer((), skip_special_tokens=skip_special_tokens)
         return detokenizer.push(ids) + detokenizer.finish()
 
@@ -122,6 +121,11 @@ class Tokenizer:
         self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True
     ) -> IncrementalDetokenizer:
         """Return the incremental decoder of an output that continues a prompt."""
+        if self._rules is None:
+            raise UnsupportedError(
+                f"{self.name_or_path}: the tokenizer's decoder is not one of those of generative models (byte-level, "
+                "or SentencePiece style with U+2581 for spaces), so its text cannot be decoded token by token"
+            )
         pieces = self._text_pieces if skip_special_tokens else self._all_pieces
         return IncrementalDetokenizer(pieces, self._rules, prompt_token_ids)
 

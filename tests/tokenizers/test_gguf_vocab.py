@@ -170,7 +170,7 @@ def test_duplicate_tokens_are_an_error(tmp_path):
 
 def test_too_few_token_types_are_an_error(tmp_path):
     file = write_gguf(tmp_path / "m.gguf", byte_level_vocabulary().tokens, types=[NORMAL] * 5)
-    with pytest.raises(CheckpointError, match="token_type.*263.*got 5"):
+    with pytest.raises(CheckpointError, match=r"token_type.*263.*got 5"):
         read_gguf_vocabulary(file)
 
 

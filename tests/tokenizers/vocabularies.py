@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  # characters that look like others are the point here
 """Small vocabularies in GGUF's terms, and hard strings to tokenise."""
 
 from __future__ import annotations
