@@ -63,9 +63,7 @@ def make_scheduler(
 ) -> Scheduler:
     return Scheduler(
         SchedulerConfig(budget, max_num_seqs, max_model_len, **fields),
-        CacheConfig(
-            4, 0, enable_prefix_caching=prefix_caching, watermark=watermark, enable_kv_events=events
-        ),
+        CacheConfig(4, 0, enable_prefix_caching=prefix_caching, watermark=watermark, enable_kv_events=events),
         kv_config(num_blocks, *specs),
         clock=lambda: 0.0,
         **(hooks or {}),

@@ -121,14 +121,10 @@ class Fuzz:
         self.scenario = scenario
         self.chance = random.Random(scenario.chance_seed)
         plan = _plan(scenario)
-        cache_config = CacheConfig(
-            4, 0, enable_prefix_caching=scenario.prefix_caching, watermark=scenario.watermark
-        )
+        cache_config = CacheConfig(4, 0, enable_prefix_caching=scenario.prefix_caching, watermark=scenario.watermark)
         self.scheduler = Scheduler(scenario.config, cache_config, plan)
         self.salts: dict[str, int] = {}
-        self.executor = FakeExecutor(
-            plan.groups, plan.num_blocks, self.salts, scenario.num_drafts, self.chance
-        )
+        self.executor = FakeExecutor(plan.groups, plan.num_blocks, self.salts, scenario.num_drafts, self.chance)
         self.expected: dict[str, tuple[list[int], str]] = {}
         self.got: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
