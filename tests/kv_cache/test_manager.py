@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.scheduler.helpers import full, kv_config, make_request, sliding
-
 from octavo.config.configs import CacheConfig
 from octavo.kv_cache.manager import KVCacheManager
+from tests.scheduler.helpers import full, kv_config, make_request, sliding
 
 
 def new_manager(num_blocks=50, *specs, caching=True, **cache_fields):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.scheduler.helpers import answer, assert_all_free, check_invariants, make_request, make_scheduler, step
 
 from octavo.errors import InvalidRequestError
 from octavo.kv_cache.hashing import SequenceItem
@@ -15,6 +14,7 @@ from octavo.types.request import FinishReason
 from octavo.types.sampling_params import SamplingParams
 from octavo.types.step import ModelRunnerOutput
 from octavo.types.structured_params import StructuredOutputsParams
+from tests.scheduler.helpers import answer, assert_all_free, check_invariants, make_request, make_scheduler, step
 
 # -- grammar -----------------------------------------------------------------------------------------------------------
 

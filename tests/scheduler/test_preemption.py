@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+from octavo.scheduler.request import RequestStatus
+from octavo.types.messages import EngineCoreEventType
 from tests.scheduler.fake_executor import FakeExecutor, solo_run
 from tests.scheduler.helpers import (
     answer,
@@ -15,9 +18,6 @@ from tests.scheduler.helpers import (
     run_to_end,
     step,
 )
-
-from octavo.scheduler.request import RequestStatus
-from octavo.types.messages import EngineCoreEventType
 
 
 def crowded(**fields):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduler.helpers import make_request
 
 from octavo.scheduler.queue import FCFSQueue, PriorityQueue, priority_key
+from tests.scheduler.helpers import make_request
 
 
 def names(queue):

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
+from octavo.errors import ConfigError, InvalidRequestError
+from octavo.scheduler.request import RequestStatus
+from octavo.types.messages import EngineCoreEventType, PackedLogprobs
+from octavo.types.request import FinishReason
+from octavo.types.sampling_params import SamplingParams
+from octavo.types.step import ModelRunnerOutput
 from tests.scheduler.helpers import (
     answer,
     assert_all_free,
@@ -14,13 +21,6 @@ from tests.scheduler.helpers import (
     sliding,
     step,
 )
-
-from octavo.errors import ConfigError, InvalidRequestError
-from octavo.scheduler.request import RequestStatus
-from octavo.types.messages import EngineCoreEventType, PackedLogprobs
-from octavo.types.request import FinishReason
-from octavo.types.sampling_params import SamplingParams
-from octavo.types.step import ModelRunnerOutput
 
 
 def counts(output):
@@ -367,7 +367,8 @@ def test_steps_may_overlap():
     assert (counts(third), counts(fourth)) == ({"b": 2}, {})
     scheduler.update_from_output(first, ModelRunnerOutput())
     scheduler.update_from_output(second, ModelRunnerOutput(sampled_token_ids={"a": [7]}))
-    assert counts(fifth := scheduler.schedule()) == {"a": 1}
+    fifth = scheduler.schedule()
+    assert counts(fifth) == {"a": 1}
     scheduler.update_from_output(third, ModelRunnerOutput(sampled_token_ids={"b": [8]}))
     scheduler.update_from_output(fourth, ModelRunnerOutput())
     scheduler.update_from_output(fifth, ModelRunnerOutput(sampled_token_ids={"a": [9]}))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.scheduler.helpers import make_request
 
 from octavo.scheduler.request import RequestStatus
 from octavo.scheduler.stop import check_stop, ends_in_repetition
 from octavo.types.sampling_params import RepetitionDetectionParams, SamplingParams
+from tests.scheduler.helpers import make_request
 
 
 def ended(output, max_total=100, params=None, **fields):
