@@ -46,8 +46,8 @@ def select_ops() -> Ops:
     if wish == "native":
         raise ConfigError(f"OCTAVO_OPS=native, but the native extension is not there: {_HOW_TO_BUILD}")
     logger.warning(
-        "The native extension was not built when octavo was installed (no C++ compiler?). NumPy computes instead: it "
-        "is slower, and its matrix products are not batch-invariant: a request's result may depend on its neighbours. %s.",
+        "The native extension was not built when octavo was installed (no C++ compiler?). NumPy computes instead: "
+        "slower, and BLAS gives up batch invariance: a request's result may depend on its neighbours. %s.",
         _HOW_TO_BUILD,
     )
     return _reference_ops()
