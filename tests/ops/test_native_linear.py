@@ -48,7 +48,7 @@ def test_linear_is_the_product(native: Ops, shape: tuple[int, int, int], with_bi
 
 
 def test_each_output_sums_over_the_inputs_in_index_order(native: Ops) -> None:
-    """With these numbers every other order of summation gives another result: 1e8 swallows each 1 that comes after it."""
+    """Every other order of summation gives another result: 1e8 swallows each 1 that comes after it."""
     num_in = 300
     x = np.ones((1, num_in), np.float32)
     weight = np.zeros((40, num_in), np.float32)

@@ -1,0 +1,220 @@
+"""Paged attention and the key/value store in C++ against the reference, and their bits however the work is split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from octavo import _native
+from octavo.ops.interface import AttentionMetadata, Ops
+from octavo.ops.reference import ReferenceOps
+
+Array = NDArray[np.float32]
+REFERENCE = ReferenceOps()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows as (queries, keys), on a cache whose unused places all hold NaN."""
+
+    query: Array
+    cache: Array
+    metadata: AttentionMetadata
+
+
+def make_step(
+    rows: list[tuple[int, int]],
+    num_kv_heads: int = 2,
+    group: int = 3,
+    head_dim: int = 16,
+    block_size: int = 16,
+    window: int | None = None,
+    seed: int = 0,
+) -> Step:
+    generator = np.random.default_rng(seed)
+    blocks_of = [-(-num_keys // block_size) for _, num_keys in rows]
+    num_blocks = 1 + sum(blocks_of)
+    cache = np.full((num_blocks, 2, num_kv_heads, block_size, head_dim), np.nan, np.float32)
+    table = np.zeros((len(rows), max(blocks_of) + 1), np.int32)
+    free = iter(generator.permutation(np.arange(1, num_blocks)))
+    for row, (num_queries, num_keys) in enumerate(rows):
+        table[row, : blocks_of[row]] = [next(free) for _ in range(blocks_of[row])]
+        kv = generator.standard_normal((num_keys, 2, num_kv_heads, head_dim)).astype(np.float32)
+        for key in range(num_keys):
+            cache[table[row, key // block_size], :, :, key % block_size] = kv[key]
+        if window is not None:  # blocks out of the window were freed
+            table[row, : max(0, num_keys - num_queries - window + 1) // block_size] = 0
+    starts = np.concatenate([[0], np.cumsum([num_queries for num_queries, _ in rows])]).astype(np.int32)
+    num_tokens = int(starts[-1])
+    query = generator.standard_normal((num_tokens, num_kv_heads * group, head_dim)).astype(np.float32)
+    lengths = np.array([num_keys for _, num_keys in rows], np.int32)
+    return Step(query, cache, AttentionMetadata(starts, lengths, table, np.zeros(num_tokens, np.int64)))
+
+
+def attend(ops: Ops, step: Step, window: int | None = None, softcap: float | None = None) -> Array:
+    return ops.paged_attention(step.query, step.cache, step.metadata, 0.25, window, softcap)
+
+
+MIXED = [(1, 1), (1, 77), (5, 300), (64, 64), (0, 10), (13, 130), (1, 700)]
+
+
+@pytest.mark.parametrize("window", [None, 1, 7, 64, 200])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_it_agrees_with_the_reference(native: Ops, window: int | None, softcap: float | None) -> None:
+    for shape in [
+        {"head_dim": 64, "num_kv_heads": 3},
+        {"head_dim": 40, "block_size": 7, "group": 1},
+        {"head_dim": 5, "block_size": 3, "num_kv_heads": 1, "group": 4},
+        {"head_dim": 96, "block_size": 100, "num_kv_heads": 1},
+        {"head_dim": 1, "block_size": 1, "group": 2},
+    ]:
+        step = make_step(MIXED, window=window, **shape)
+        result = attend(native, step, window, softcap)
+        assert result.dtype == np.float32
+        np.testing.assert_allclose(result, attend(REFERENCE, step, window, softcap), rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_bits_do_not_depend_on_chunks_neighbours_or_threads(native: Ops, window: int | None) -> None:
+    """One prompt of 600 tokens: whole, token by token, in chunks, alone or among others, with 1 to 3 threads."""
+    whole = make_step([(600, 600)], head_dim=24)
+    expected = attend(native, whole, window)
+    crowd = make_step([(30, 90), (1, 5)], head_dim=24, seed=9)
+    for begin, end in [(0, 1), (0, 7), (63, 64), (64, 65), (7, 23), (512, 513), (511, 530), (599, 600), (100, 600)]:
+        part = replace(
+            whole,
+            query=whole.query[begin:end],
+            metadata=AttentionMetadata(
+                np.array([0, end - begin], np.int32),
+                np.array([end], np.int32),
+                whole.metadata.block_table,
+                np.zeros(end - begin, np.int64),
+            ),
+        )
+        for num_threads in (1, 2, 3):
+            _native.set_num_threads(num_threads)
+            assert np.array_equal(attend(native, part, window), expected[begin:end])
+            assert np.array_equal(attend(native, joined(crowd, part), window)[31:], expected[begin:end])
+
+
+def joined(first: Step, second: Step) -> Step:
+    """Return one step with the rows of both, the second's blocks behind the first's."""
+    a, b = first.metadata, second.metadata
+    width = max(a.block_table.shape[1], b.block_table.shape[1])
+    tables = [np.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in (a.block_table, b.block_table)]
+    metadata = AttentionMetadata(
+        np.concatenate([a.query_start, b.query_start[1:] + a.query_start[-1]]).astype(np.int32),
+        np.concatenate([a.seq_lens, b.seq_lens]),
+        np.concatenate([tables[0], tables[1] + np.int32(len(first.cache))]),
+        np.concatenate([a.slot_mapping, b.slot_mapping]),
+    )
+    return Step(np.concatenate([first.query, second.query]), np.concatenate([first.cache, second.cache]), metadata)
+
+
+def test_bits_do_not_depend_on_the_block_size(native: Ops) -> None:
+    generator = np.random.default_rng(0)
+    kv = generator.standard_normal((640, 2, 2, 16)).astype(np.float32)
+    query = generator.standard_normal((40, 4, 16)).astype(np.float32)
+    results = []
+    for block_size in (1, 16, 20, 64, 640):
+        cache = kv.reshape(640 // block_size, block_size, 2, 2, 16).transpose(0, 2, 3, 1, 4).copy()
+        table = np.arange(len(cache), dtype=np.int32)[None]
+        starts, lengths = np.array([0, 40], np.int32), np.array([640], np.int32)
+        metadata = AttentionMetadata(starts, lengths, table, np.zeros(40, np.int64))
+        results.append(attend(native, Step(query, cache, metadata)))
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_scores_of_any_size_do_not_overflow(native: Ops) -> None:
+    step = make_step([(3, 200)])
+    loud = replace(step, query=step.query * 1e4)
+    result = attend(native, loud)
+    assert np.isfinite(result).all()
+    np.testing.assert_allclose(result, attend(REFERENCE, loud), rtol=1e-4, atol=1e-4)
+
+
+def test_a_nan_stays_in_its_row(native: Ops) -> None:
+    step = make_step([(2, 100), (3, 90)])
+    clean = attend(native, step)
+    step.cache[step.metadata.block_table[0, 0], 0, :, 3] = np.nan
+    result = attend(native, step)
+    assert np.isnan(result[:2]).all() and np.array_equal(result[2:], clean[2:])
+
+
+def test_strided_queries_and_caches(native: Ops) -> None:
+    """Queries are a view into the fused projection; a layer's cache may be a view into a larger one."""
+    step = make_step(MIXED)
+    fused = np.random.default_rng(1).standard_normal((len(step.query), 10, 16)).astype(np.float32)
+    fused[:, 2:8] = step.query
+    layers = np.full((len(step.cache), 3, *step.cache.shape[1:]), np.nan, np.float32)
+    layers[:, 1] = step.cache
+    view = Step(fused[:, 2:8], layers[:, 1], step.metadata)
+    assert np.array_equal(attend(native, view), attend(native, step))
+
+
+def test_no_tokens(native: Ops) -> None:
+    step = make_step([(0, 5)])
+    assert attend(native, step).shape == (0, 6 * 16)
+
+
+def test_store_kv_writes_its_slots_and_nothing_else(native: Ops) -> None:
+    generator = np.random.default_rng(0)
+    for num_tokens in (0, 1, 50):
+        cache = generator.standard_normal((8, 2, 3, 16, 20)).astype(np.float32)
+        expected = cache.copy()
+        fused = generator.standard_normal((num_tokens, 7, 20)).astype(np.float32)
+        key, value = fused[:, :3], fused[:, 4:]
+        slots = generator.permutation(8 * 16)[:num_tokens].astype(np.int64)
+        native.store_kv(key, value, cache, slots)
+        REFERENCE.store_kv(key, value, expected, slots)
+        assert np.array_equal(cache, expected)
+
+
+def test_bad_attention_arguments_are_refused(native: Ops) -> None:
+    step = make_step([(2, 40), (1, 20)])
+    metadata = step.metadata
+
+    def refuse(message: str, **changes: object) -> None:
+        fields = {name: changes.pop(name) for name in list(changes) if hasattr(metadata, name)}
+        bad = replace(step, metadata=replace(metadata, **fields), **changes)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=message):
+            attend(native, bad)
+
+    table = metadata.block_table.copy()
+    for bad in (-1, len(step.cache)):
+        table[0, 1] = bad
+        refuse(f"block_table must lie in 0.*got {bad} in row 0", block_table=table)
+    refuse("seq_lens must lie between", seq_lens=np.array([1, 20], np.int32))
+    refuse("seq_lens must lie between", seq_lens=np.array([40, 1000], np.int32))
+    refuse("seq_lens must lie between", seq_lens=np.array([40, -3], np.int32))
+    refuse("query_start must rise from 0 to 3", query_start=np.array([0, 2, 4], np.int32))
+    refuse("query_start must rise from 0 to 3", query_start=np.array([1, 2, 3], np.int32))
+    refuse("query_start must not fall", query_start=np.array([0, 4, 3], np.int32))
+    refuse(r"query_start must be a int32 array \[3\]", query_start=np.array([0, 3], np.int32))
+    refuse(r"block_table must be a int32 array \[2, \*\]", block_table=table[:1])
+    refuse("got int64", seq_lens=metadata.seq_lens.astype(np.int64))
+    refuse("query must have a multiple of 2 heads, got 5", query=step.query[:, :5])
+    refuse(r"query must be a float32 array \[\*, \*, 16\]", query=np.zeros((3, 6, 8), np.float32))
+    refuse(r"cache must be a float32 array \[\*, 2,", cache=np.zeros((9, 1, 2, 16, 16), np.float32))
+    with pytest.raises(ValueError, match="sliding_window must be at least 1"):
+        attend(native, step, window=0)
+    with pytest.raises(ValueError, match="softcap must be positive"):
+        attend(native, step, softcap=0.0)
+
+
+def test_bad_store_kv_arguments_are_refused(native: Ops) -> None:
+    cache = np.zeros((4, 2, 3, 16, 20), np.float32)
+    key = np.zeros((2, 3, 20), np.float32)
+    for bad in (-1, 64):
+        with pytest.raises(ValueError, match=f"slot_mapping must lie in 0..63, got {bad}"):
+            native.store_kv(key, key, cache, np.array([0, bad], np.int64))
+    with pytest.raises(ValueError, match="slot_mapping must be a int64"):
+        native.store_kv(key, key, cache, np.array([0, 1], np.int32))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"value must be a float32 array \[2, 3, 20\]"):
+        native.store_kv(key, key[:1], cache, np.array([0, 1], np.int64))
+    cache.flags.writeable = False
+    with pytest.raises(ValueError, match="cache must be writable"):
+        native.store_kv(key, key, cache, np.array([0, 1], np.int64))
