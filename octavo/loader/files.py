@@ -124,5 +124,6 @@ def _is_gguf_model(name: str) -> bool:
 
 
 def _carries(name: str, quantization: str) -> bool:
-    stem = PurePosixPath(name).stem
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(quantization)}(?![A-Za-z0-9_])", stem, re.IGNORECASE) is not None
+    """Tell whether a file's name carries a quantisation as a whole: Q4_K_M has neither Q4_K nor K_M."""
+    pattern = rf"(?<![A-Za-z0-9])(?<!Q\d_)(?<!_K_){re.escape(quantization)}(?![A-Za-z0-9_])"
+    return re.search(pattern, PurePosixPath(name).stem, re.IGNORECASE) is not None

@@ -15,7 +15,7 @@ from octavo.log import get_logger
 
 logger = get_logger(__name__)
 
-_HUB_NAME = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)(?::(?P<quantization>[\w.-]+))?")
+_HUB_NAME = re.compile(r"(?P<repo_id>\w[\w.-]*/[\w.-]+)(?::(?P<quantization>[\w.-]+))?")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Tiny random Hugging Face models of every GGUF architecture, and their conversion to GGUF.
 
-Names come from the gguf package's own table, the metadata is written with its writer, and the values change as llama.cpp's
-conversion scripts change them. So a loaded file is compared with an oracle that shares no code with the loader.
+Names come from the gguf package's own table, the metadata is written with its writer, and the values change as
+llama.cpp's conversion scripts change them. So a loaded file is compared with an oracle that shares no code with the
+loader.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _granite(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
 
 
 def _llama3_factors(config: PretrainedConfig) -> Mapping[str, Tensor]:
-    """What Llama 3.1's scaling divides each frequency by: 1 for short waves, the factor for long ones, a ramp between."""
+    """Return what Llama 3.1's scaling divides each frequency by: 1 for short waves, the factor for long ones."""
     rope = config.rope_parameters
     length, factor = rope["original_max_position_embeddings"], rope["factor"]
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]

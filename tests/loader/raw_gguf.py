@@ -65,9 +65,9 @@ class RawGGUF:
 
 
 def small_model(architecture: str = "llama", **changes: bytes | None) -> RawGGUF:
-    """Return a readable model without layers' tensors. changes: metadata by the name after the architecture's prefix."""
+    """Return a readable model with one of its layer's tensors. changes: metadata to replace, or None to leave out."""
     values: dict[str, bytes | None] = {
-        "architecture": text_value("general.architecture", architecture),
+        "name": text_value("general.architecture", architecture),
         "block_count": int_value(f"{architecture}.block_count", 1),
         "context_length": int_value(f"{architecture}.context_length", 64),
         "embedding_length": int_value(f"{architecture}.embedding_length", 8),
