@@ -92,8 +92,10 @@ class Tokenizer:
             raise InvalidRequestError(f"text to tokenize must be a string, got {type(text).__name__}", "prompt")
         try:
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError as error:  # a lone surrogate, as in '\ud800'
-            raise InvalidRequestError(f"text is not valid Unicode: {error}", "prompt") from None
+        except (UnicodeEncodeError, TypeError):  # the backend's words for a lone surrogate, as in '\ud800'
+            raise InvalidRequestError(
+                "the prompt's text is not valid Unicode: it has a lone surrogate", "prompt"
+            ) from None
         return ids
 
     def decode(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from octavo import LLM, EngineArgs, SamplingParams
@@ -71,3 +74,24 @@ def test_wrong_options_and_missing_models_are_named(folder, tmp_path):
         LLM(folder, max_model_len=100000)
     with pytest.raises(ModelNotFoundError):
         LLM(str(tmp_path / "nothing-here"))
+
+
+def test_ctrl_c_in_the_model_ends_the_call_after_the_step_and_frees_everything(folder, monkeypatch):
+    llm = LLM(folder, **OPTIONS)
+    expected = tokens(llm)
+    (model_class,) = llm.apply_model(type)
+    forward, calls = model_class.forward, []
+
+    def press_ctrl_c_on_third_call(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return forward(*args)
+
+    monkeypatch.setattr(model_class, "forward", press_ctrl_c_on_third_call)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[i, i] for i in range(1, 30)], GREEDY, use_tqdm=False)
+    assert len(calls) == 3
+    usage = [m.value for m in llm.get_metrics() if m.name.endswith(("kv_cache_usage_perc", "_running", "_waiting"))]
+    assert usage == [0, 0, 0]
+    assert tokens(llm) == expected
