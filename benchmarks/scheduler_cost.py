@@ -22,6 +22,7 @@ from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
 PROMPT_TOKENS = 200
 NEW_TOKENS = 200
+MEMORY_BYTES = 4 * 10**9
 MODELS: dict[str, dict[str, KVCacheSpec]] = {
     "30 full layers": {f"layer{i}": FullAttentionSpec(16, 3, 64) for i in range(30)},
     "3 full, 15 sliding": {
@@ -45,8 +46,8 @@ def main() -> None:
 
 def step_costs_ms(specs: dict[str, KVCacheSpec], num_requests: int, num_drafts: int) -> tuple[list[float], list[float]]:
     """Return the costs of the steps with prompts in them, and of the pure decode steps."""
-    cache_config = CacheConfig(block_size=16, memory_bytes=4 * 10**9)
-    plan = plan_kv_cache(specs, cache_config.memory_bytes, cache_config, 8192, 8192)
+    cache_config = CacheConfig(block_size=16, memory_bytes=None)
+    plan = plan_kv_cache(specs, MEMORY_BYTES, cache_config, 8192, 8192)
     scheduler = Scheduler(SchedulerConfig(8192, num_requests, 8192), cache_config, plan)
     for i in range(num_requests):
         scheduler.add_request(make_request(i))

@@ -107,10 +107,10 @@ class BlockPool:
                 )
             )
 
-    def forget(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Take blocks out of the prefix cache (their content cannot be trusted); references stay."""
-        for block in blocks:
-            if block.block_hash is not None:
+    def forget(self, block_hashes: Iterable[bytes], group_id: int) -> None:
+        """Take every block of these hashes out of the prefix cache (the content cannot be trusted)."""
+        for block_hash in block_hashes:
+            while (block := self.find(block_hash, group_id)) is not None:
                 self._forget(block)
 
     def reset(self) -> bool:

@@ -87,9 +87,13 @@ class KVCacheCoordinator:
         for manager in self.managers:
             manager.cache(request_id, block_hashes, token_ids, num_tokens)
 
-    def free(self, request_id: str, forget: bool = False) -> None:
+    def forget(self, block_hashes: Sequence[bytes]) -> None:
         for manager in self.managers:
-            manager.free(request_id, forget)
+            manager.forget(block_hashes)
+
+    def free(self, request_id: str) -> None:
+        for manager in self.managers:
+            manager.free(request_id)
 
     def block_ids(self, request_id: str) -> BlockIds:
         return tuple([block.block_id for block in manager.blocks(request_id)] for manager in self.managers)

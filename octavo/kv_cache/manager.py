@@ -172,14 +172,18 @@ class KVCacheManager:
         """Return the request's block table, one list per group."""
         return self._coordinator.block_ids(request.request_id)
 
-    def free(self, request: CacheableRequest, forget: bool = False) -> None:
-        """Give all blocks of a request back; harmless if it has none.
+    def forget(self, request: CacheableRequest) -> None:
+        """Take a request's content out of the prefix cache: what the model wrote cannot be trusted.
 
-        forget: also take them out of the prefix cache, because what the model wrote cannot be trusted
+        By hash and not by block: the request may have lost its blocks since.
         """
+        self._coordinator.forget(request.block_hashes)
+
+    def free(self, request: CacheableRequest) -> None:
+        """Give all blocks of a request back; harmless if it has none."""
         if self._num_slots.pop(request.request_id, None) is not None:
             del self._next_caching[request.request_id]
-            self._coordinator.free(request.request_id, forget)
+            self._coordinator.free(request.request_id)
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache; return False and change nothing while any request holds blocks."""

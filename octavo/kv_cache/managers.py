@@ -86,15 +86,15 @@ class FullAttentionManager:
         )
         self._num_cached[request_id] = last
 
-    def free(self, request_id: str, forget: bool = False) -> None:
-        """Give the request's blocks back, the last first: a prefix outlives what follows it.
+    def forget(self, block_hashes: Sequence[bytes]) -> None:
+        """Take every block of a sequence out of the prefix cache."""
+        step = self._hashes_per_block
+        self._pool.forget(block_hashes[step - 1 :: step], self.group_id)
 
-        forget: also take them out of the prefix cache
-        """
+    def free(self, request_id: str) -> None:
+        """Give the request's blocks back, the last first: a prefix outlives what follows it."""
         blocks = self._blocks.pop(request_id, [])
         self._num_cached.pop(request_id, None)
-        if forget:
-            self._pool.forget(blocks)
         self._pool.free(reversed(blocks))
 
     def find_hit(self, block_hashes: Sequence[bytes], num_tokens: int, alignment: int) -> list[KVCacheBlock]:
@@ -153,8 +153,8 @@ class SlidingWindowManager(FullAttentionManager):
         self._num_dropped[request_id] = last
         self._pool.free(reversed(dropped))
 
-    def free(self, request_id: str, forget: bool = False) -> None:
-        super().free(request_id, forget)
+    def free(self, request_id: str) -> None:
+        super().free(request_id)
         self._num_dropped.pop(request_id, None)
 
     def find_hit(self, block_hashes: Sequence[bytes], num_tokens: int, alignment: int) -> list[KVCacheBlock]:

@@ -160,6 +160,10 @@ class Scheduler:
         """Book a step's results; return what is new, by client. Requests that ended meanwhile are passed over."""
         expected, requests = self._in_flight.popleft()
         assert expected is scheduler_output, "steps must be updated in the order in which they were scheduled"
+        if runner_output.failures:
+            for request in requests:  # also of requests that were aborted or preempted since
+                if request.request_id in runner_output.failures:
+                    self.kv_cache.forget(request)
         ended = self._results.apply(requests, scheduler_output, runner_output)
         if ended:
             self._end(ended)
@@ -296,7 +300,7 @@ class Scheduler:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _end(self, ended: list[tuple[Request, RequestStatus]]) -> None:
-        """Free all that these requests hold. After an error the blocks are not trusted: the cache forgets them."""
+        """Free all that these requests hold."""
         waiting = [request for request, _ in ended if request.status is not RequestStatus.RUNNING]
         if waiting:
             self.waiting.remove(waiting)
@@ -306,7 +310,7 @@ class Scheduler:
             request.status = status
             if self._connector is not None:
                 self._connector.request_finished(request, self.kv_cache.block_ids(request))
-            self.kv_cache.free(request, forget=status is RequestStatus.FINISHED_ERROR)
+            self.kv_cache.free(request)
             if self._encoder_cache is not None:
                 self._encoder_cache.release(request)
             if self._grammar is not None and request.is_structured:

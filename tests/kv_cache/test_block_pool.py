@@ -116,8 +116,17 @@ def test_second_block_of_the_same_content_survives_the_first():
     pool.free([first])
     pool.take(1)
     assert pool.find(b"a", 0) is second
-    pool.forget([second])
+    pool.forget([b"a"], 0)
     assert pool.find(b"a", 0) is None
+
+
+def test_forgotten_content_is_gone_with_all_its_copies():
+    pool = BlockPool(3, 1, enable_caching=True)
+    for block in pool.take(2):
+        cache(pool, [block], "a")
+    pool.forget([b"a", b"unknown"], 0)
+    assert pool.find(b"a", 0) is None
+    assert all(block.block_hash is None for block in pool.blocks)
 
 
 def test_reset_needs_every_block_free():

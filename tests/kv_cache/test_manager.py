@@ -131,7 +131,8 @@ def test_untrusted_blocks_are_not_found_again():
     manager = new_manager()
     request = make_request("a", range(9))
     compute(manager, request)
-    manager.free(request, forget=True)
+    manager.free(request)
+    manager.forget(request)
     assert manager.get_computed_blocks(make_request("b", range(9))).num_tokens == 0
     assert manager.usage == 0.0
 

@@ -33,6 +33,11 @@ def new_manager(spec, num_blocks=64, hash_size=None):
     return pool, make_manager(spec, 0, pool, hash_size or spec.block_size, 1000)
 
 
+def forget(pool, blocks):
+    for block in blocks:
+        pool.forget([block.block_hash], block.group_id)
+
+
 def table(manager, request_id="r"):
     return [block.block_id for block in manager.blocks(request_id)]
 
@@ -78,7 +83,7 @@ def test_full_hit_ends_at_the_first_missing_block():
     manager.adopt("r", [])
     manager.allocate("r", 20)
     manager.cache("r", chain, tokens, 20)
-    pool.forget([manager.blocks("r")[3]])
+    forget(pool, [manager.blocks("r")[3]])
     assert [b.block_id for b in manager.find_hit(chain, 20, 4)] == [1, 2, 3]
     assert [b.block_id for b in manager.find_hit(chain, 11, 4)] == [1, 2]
     assert [b.block_id for b in manager.find_hit(chain, 20, 8)] == [1, 2]
@@ -92,11 +97,11 @@ def test_sliding_hit_needs_only_its_window():
     manager.allocate("r", 24)
     manager.cache("r", chain, tokens, 24)
     blocks = list(manager.blocks("r"))
-    pool.forget(blocks[0:2])
+    forget(pool, blocks[0:2])
     assert [b.block_id for b in manager.find_hit(chain, 24, 4)] == [0, 0, 0, 0, 5, 6]
-    pool.forget([blocks[4]])
+    forget(pool, [blocks[4]])
     assert [b.block_id for b in manager.find_hit(chain, 24, 4)] == [0, 0, 3, 4]
-    pool.forget([blocks[3]])
+    forget(pool, [blocks[3]])
     assert manager.find_hit(chain, 24, 4) == []
 
 
@@ -121,7 +126,7 @@ def test_sliding_hit_is_the_longest_whatever_is_cached():
         manager.allocate("r", 24)
         manager.cache("r", chain, tokens, 24)
         present = {i for i in range(24 // size) if chance.random() < 0.7}
-        pool.forget([block for i, block in enumerate(manager.blocks("r")) if i not in present])
+        forget(pool, [block for i, block in enumerate(manager.blocks("r")) if i not in present])
         num_tokens = chance.randint(0, 24)
         hit = manager.find_hit(chain, num_tokens, alignment)
         expected = brute_force_sliding_hit(present, window, size, num_tokens, alignment)
@@ -198,7 +203,7 @@ def test_hybrid_hit_is_the_longest_that_all_groups_have():
         present = []
         for manager in coordinator.managers:
             kept = {i for i in range(32 // manager.block_size) if chance.random() < 0.85}
-            pool.forget([block for i, block in enumerate(manager.blocks("r")) if i not in kept])
+            forget(pool, [block for i, block in enumerate(manager.blocks("r")) if i not in kept])
             present.append(kept)
         max_tokens = chance.randint(0, 32)
         hit, num_tokens = coordinator.find_hit(chain, max_tokens)

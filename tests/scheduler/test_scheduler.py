@@ -316,6 +316,17 @@ def test_failed_request_ends_alone_and_its_keys_are_not_reused():
     assert counts(step(scheduler)[0]) == {"good": 1, "again": 9}
 
 
+def test_keys_of_a_failed_step_are_not_reused_even_if_the_request_was_aborted_meanwhile():
+    """The step never ran: blocks that it was to fill hold garbage."""
+    scheduler = make_scheduler()
+    scheduler.add_request(make_request("a", range(9)))
+    output = scheduler.schedule()
+    scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
+    scheduler.update_from_output(output, ModelRunnerOutput(failures={"a": "out of memory"}))
+    scheduler.add_request(make_request("b", range(9)))
+    assert counts(step(scheduler)[0]) == {"b": 9}
+
+
 def test_missing_token_is_an_error_and_not_a_hang():
     scheduler = make_scheduler()
     scheduler.add_request(make_request("a", 4))
