@@ -82,13 +82,16 @@ class FakeExecutor:
         self._num_drafts = num_drafts
         self._chance = chance or random.Random(0)
 
-    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def execute(self, output: SchedulerOutput, fails: bool = False) -> ModelRunnerOutput:
+        """Run a step. fails: it breaks before anything is stored, so that its blocks keep what was in them."""
         for request_id in [*output.finished_request_ids, *output.preempted_request_ids]:
             del self.rows[request_id]
         for new in output.scheduled_new_requests:
             self._add_row(new)
         self._update_rows(output)
         assert set(output.num_scheduled_tokens) <= set(self.rows)
+        if fails:
+            return ModelRunnerOutput(failures=dict.fromkeys(output.num_scheduled_tokens, "broken"))
         sequences = {
             request_id: self._store(request_id, output.scheduled_spec_tokens.get(request_id, []), count)
             for request_id, count in output.num_scheduled_tokens.items()

@@ -63,6 +63,7 @@ class Scenario:
     watermark: float
     num_drafts: int
     num_in_flight: int
+    failure_rate: float
     chance_seed: int
     requests: tuple[FuzzRequest, ...]
 
@@ -101,6 +102,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         reserve_full_sequence=draw(st.booleans()),
         num_lookahead_tokens=draw(st.sampled_from([0, num_drafts])),
     )
+    num_in_flight = draw(st.sampled_from([1, 1, 1, 2, 3]))
     return Scenario(
         layout=draw(st.sampled_from(LAYOUTS)),
         spare_blocks=draw(st.integers(0, 30)),
@@ -108,7 +110,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         prefix_caching=draw(st.sampled_from([True, True, True, False])),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         num_drafts=num_drafts,
-        num_in_flight=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        num_in_flight=num_in_flight,
+        failure_rate=draw(st.sampled_from([0.0, 0.0, 0.05])) if num_in_flight == 1 else 0.0,
         chance_seed=draw(st.integers(0, 2**32)),
         requests=tuple(draw(st.lists(fuzz_requests, min_size=1, max_size=7))),
     )
@@ -140,7 +143,8 @@ class Fuzz:
             self._arrive()
             output = self.scheduler.schedule()
             self._check_output(output)
-            self.in_flight.append((output, self.executor.execute(output)))
+            fails = self.chance.random() < self.scenario.failure_rate
+            self.in_flight.append((output, self.executor.execute(output, fails)))
             self._abort()
             if len(self.in_flight) == self.scenario.num_in_flight:
                 self._update()
@@ -226,10 +230,11 @@ class Fuzz:
         assert_all_free(self.scheduler)
         assert not self.executor.rows, "the worker was not told of an end"
         for request_id, (output, reason) in self.expected.items():
-            if request_id in self.reasons:
+            if self.reasons.get(request_id, "error") != "error":
                 assert (self.got[request_id], self.reasons[request_id]) == (output, reason)
             else:
-                assert request_id in self.aborted, f"{request_id} never ended"
+                assert request_id in self.reasons or request_id in self.aborted, f"{request_id} never ended"
+                assert request_id in self.aborted or self.scenario.failure_rate
                 assert self.got[request_id] == output[: len(self.got[request_id])]
         assert self.scheduler.reset_prefix_cache()
 
