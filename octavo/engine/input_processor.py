@@ -18,6 +18,7 @@ from octavo.engine.parallel_sampling import SEED_RANGE
 from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_prompt
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
+from octavo.sampling.custom_processors import validate_with_processors
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
@@ -179,6 +180,7 @@ class InputProcessor:
                 "min_tokens",
             )
         params.verify_for_model(self._model.vocab_size, self._model.max_logprobs, room)
+        validate_with_processors(self._model.logits_processors, params)
         # the policy: the prompt is never shortened, the output is cut at the context's end
         params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         return params

@@ -8,6 +8,7 @@ import pytest
 from octavo import SamplingParams, StructuredOutputsParams
 from octavo.engine.input_processor import InputProcessor, derive_seed
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.sampling.custom_processors import AdapterLogitsProcessor
 from tests.engine.fakes import EOS, EXTRA_EOS, TURN, VOCAB_SIZE, byte_tokenizer, fake_config
 
 
@@ -322,3 +323,22 @@ def test_a_refused_request_does_not_shift_the_seeds_of_others():
 @pytest.mark.parametrize("seed, expected", [(0, 0), (7, 7), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1)])
 def test_the_users_seed_is_kept(seed, expected):
     assert core_request(seed=seed).request.seed == expected
+
+
+class _OnlyShort(AdapterLogitsProcessor):
+    """Refuses requests that ask for more than 5 tokens."""
+
+    @classmethod
+    def validate_params(cls, params: SamplingParams) -> None:
+        if (params.max_tokens or 0) > 5:
+            raise ValueError("at most 5 tokens")
+
+    def new_req_logits_processor(self, params):
+        return None
+
+
+def test_custom_logits_processors_check_the_parameters_before_anything_runs():
+    options = {"logits_processors": (_OnlyShort,)}
+    core_request(max_tokens=5, processor_options=options)
+    with pytest.raises(InvalidRequestError, match="_OnlyShort: at most 5 tokens"):
+        core_request(max_tokens=6, processor_options=options)
