@@ -39,7 +39,7 @@ class Weight(Protocol):
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """Where the step's tokens sit, for one KV cache group. The tokens of row r are query_start[r] .. query_start[r+1]-1.
+    """Where the step's tokens sit, for one KV cache group. Row r's tokens are query_start[r] .. query_start[r+1] - 1.
 
     query_start: [R+1] int32
     seq_lens: [R] int32, keys that exist for the row once this step's are stored (computed + scheduled)
@@ -117,7 +117,7 @@ class Ops(Protocol):
     def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
         """Rotate the first `rotary_dim` of each head, half-split ("neox") pairing: (x1, x2) = first and second half.
 
-        x [T, heads, D], positions [T], cos_sin [P, rotary_dim]: cos in the first half of the columns, sin in the second.
+        x [T, heads, D], positions [T], cos_sin [P, rotary_dim]: cosines in the first half of the columns, then sines.
         Result [T, heads, D]. Positions outside 0..P-1 raise ValueError.
         """
         ...
