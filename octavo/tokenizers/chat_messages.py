@@ -11,6 +11,8 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 Message = Mapping[str, Any]  # {"role": ..., "content": ..., ...}: free-form JSON of the caller
 ContentFormat = Literal["string", "openai"]
 
+_MAX_DEPTH = 100  # of nested lists and objects; deeper ones would exhaust the interpreter's stack in a template
+
 _TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 
 
@@ -112,21 +114,23 @@ def _parse_arguments(arguments: str, where: str) -> Any:
         raise _wrong(f"{where}.function.arguments must be JSON, got {arguments!r:.200} ({error})") from None
 
 
-def plain_value(value: object) -> Any:
+def plain_value(value: object, depth: int = 0) -> Any:
     """Copy a JSON-like value; anything else must not reach a template, whose sandbox does not know its methods."""
     if value is None or type(value) in (str, int, float, bool):
         return value
+    if depth > _MAX_DEPTH:
+        raise _wrong(f"chat messages and template arguments must not be nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
+        return {str(key): plain_value(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_value(item) for item in value]
+        return [plain_value(item, depth + 1) for item in value]
     if isinstance(value, (int, float)):
         return float(value) if isinstance(value, float) else int(value)
     dump = getattr(value, "model_dump", None)
     if callable(dump):
-        return plain_value(dump())
+        return plain_value(dump(), depth + 1)
     raise _wrong(f"chat messages and template arguments must be plain JSON values, got {type(value).__name__}")
 
 

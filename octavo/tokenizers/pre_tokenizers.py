@@ -136,7 +136,6 @@ PRE_TOKENIZATIONS: dict[str, PreTokenization] = {
         add_bos=True,
     ),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O_RULES),
-    **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenization((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))),
     "youtu": PreTokenization((_YOUTU_ASIAN, _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")), ignore_merges=True),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3_RULES),
     "deepseek-coder": PreTokenization((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_AND_HANGUL, r"\p{N}")),

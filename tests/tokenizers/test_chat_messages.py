@@ -20,6 +20,13 @@ def call(arguments):
     return {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def test_text_parts_become_one_string_or_stay_a_list():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert one({"role": "user", "content": parts})["content"] == "a\nb"
@@ -80,6 +87,7 @@ def test_the_callers_messages_are_not_changed():
         ([assistant(tool_calls=3)], r"tool_calls must be a list"),
         ([assistant(tool_calls=["x"])], r"tool_calls\[0\] must be an object"),
         ([assistant(tool_calls=[call("{broken")])], r"tool_calls\[0\]\.function\.arguments must be JSON"),
+        ([assistant(custom=nested(1000))], "nested deeper than 100 levels"),
         ([assistant(custom=object())], "plain JSON values, got object"),
     ],
 )

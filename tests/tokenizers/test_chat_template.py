@@ -37,7 +37,7 @@ TEMPLATES = [
     "{% for m in messages %}\n  {% if not loop.first %}, {% endif %}{{ m['role'] }}:{{ m.content|trim }}\n{% endfor %}",
     "{{ bos_token }}{% for m in messages if m.role != 'system' %}{{ m|tojson(indent=2) }}{{ loop.length }}{% endfor %}",
     "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.content|length %}{% endfor %}{{ns.n}}",
-    "{% macro show(m) %}[{{ m.role ~ ':' ~ m.content[:2] }}]{% endmacro %}{{ show(messages[0]) }}{{ show(m=messages[1]) }}",
+    "{% macro show(m) %}[{{m.role ~ ':' ~ m.content[:2]}}]{% endmacro %}{{ show(messages[0]) }}{{show(m=messages[1])}}",
     "{{ messages|map(attribute='content')|join('|') }}{{ messages | selectattr('role', 'equalto', 'user') | list }}",
     "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.content.split('i')[-1] }}{% endfor %}",
     "{% for tool in tools %}{{ tool|tojson }}{% endfor %}{{ '%s-%03d' % ('x', 7) }}{{ '{}'.format(3) }}{{ 'ab' * 3 }}",

@@ -7,7 +7,7 @@ import logging
 import gguf
 import pytest
 
-from octavo.errors import CheckpointError, UnsupportedError
+from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 from octavo.loader.gguf_file import GGUFFile
 from octavo.tokenizers.gguf_vocab import build_gguf_tokenizer, load_gguf_tokenizer, read_gguf_vocabulary
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -177,3 +177,9 @@ def test_too_few_token_types_are_an_error(tmp_path):
 def test_special_id_outside_the_vocabulary_is_ignored(tmp_path):
     file = write_gguf(tmp_path / "m.gguf", byte_level_vocabulary().tokens, special={"bos": 259, "eos": 9999})
     assert read_gguf_vocabulary(file).special_ids == {"bos": 259}
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", 3, None, b"bytes"])
+def test_what_is_no_unicode_text_is_refused(text):
+    with pytest.raises(InvalidRequestError, match=r"Unicode|must be a string"):
+        byte_level_tokenizer().encode(text)

@@ -44,3 +44,10 @@ def test_no_kind_loses_text(kind):
 def test_capital_contractions_are_cut_as_in_the_original_patterns():
     assert cut("llama-bpe", "WE'RE I'M") == ["WE", "'RE", " I", "'M"]
     assert cut("gpt-2", "WE'RE") == ["WE", "'", "RE"]
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "日", "\n", " \n", "1", "'", "a "])
+def test_long_monotonous_text_is_cut_without_backtracking_for_ever(unit):
+    """Quadratic patterns would take minutes for this length."""
+    for rules in set(PRE_TOKENIZATIONS.values()):
+        assert build_pre_tokenizer(rules).pre_tokenize_str(unit * 30_000)
