@@ -49,6 +49,7 @@ def test_last_come_gives_way_and_waits_at_the_head():
 
 
 def test_worst_priority_gives_way_though_it_came_first():
+    """B082: preempting a request that the same step had already scheduled crashed."""
     scheduler = crowded(policy="priority")
     output = run_until_preemption(scheduler)
     assert output.preempted_request_ids == ["a"]
@@ -113,7 +114,7 @@ def run_workload(num_blocks, lengths, max_tokens, budget=16, **fields):
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("reserve_full_sequence", [True, False])
 def test_preempted_output_is_complete(prefix_caching, reserve_full_sequence):
-    """A preempted request must give what it would have given with ample memory."""
+    """B079: a preempted request must give what it would have given with ample memory."""
     lengths = [9, 14, 23, 8, 17, 30, 11, 5]
     fields = {"prefix_caching": prefix_caching, "reserve_full_sequence": reserve_full_sequence}
     tight, _, num_preemptions = run_workload(24, lengths, 24, **fields)
@@ -128,7 +129,7 @@ def test_preempted_output_is_complete(prefix_caching, reserve_full_sequence):
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("reserve_full_sequence", [True, False])
 def test_long_prompt_does_not_thrash(prefix_caching, reserve_full_sequence):
-    """A long prompt that lost its blocks must not resume, chunk by chunk, into the same shortage at every step."""
+    """B081: a long prompt that lost its blocks must not resume, chunk by chunk, into the same shortage at every step."""
     lengths = [20, 20, 20, 200]
     fields = {"prefix_caching": prefix_caching, "reserve_full_sequence": reserve_full_sequence}
     tight = run_workload(66, lengths, 60, **fields)

@@ -109,6 +109,7 @@ def first_token_steps(scheduler, max_steps=300):
 
 
 def test_short_prompt_does_not_wait_for_a_long_one():
+    """B112: the short prompt waited for the whole prefill of the long one."""
     scheduler = make_scheduler(600, budget=32, max_model_len=2100, long_prefill_token_threshold=16)
     scheduler.add_request(make_request("long", 2000))
     step(scheduler)
@@ -153,6 +154,7 @@ def test_passed_over_requests_keep_their_places():
 
 
 def test_priority_decides_the_order_and_ties_are_harmless():
+    """B031: equal priority and arrival made the queue compare requests and crash."""
     scheduler = make_scheduler(max_num_seqs=1, policy="priority")
     for name, priority in (("b", 1), ("a", 1), ("c", 0)):
         scheduler.add_request(make_request(name, 4, max_tokens=1, priority=priority))
@@ -164,6 +166,7 @@ def test_priority_decides_the_order_and_ties_are_harmless():
 
 
 def test_prompt_one_below_the_limit_gives_one_token():
+    """B048."""
     scheduler = make_scheduler(max_model_len=16)
     scheduler.add_request(make_request("a", 15, max_tokens=None))
     _, messages = step(scheduler)
@@ -216,6 +219,7 @@ def test_recovered_request_counts_its_earlier_output():
 
 
 def test_cached_tokens_are_reported_and_not_computed():
+    """B089: the last token is always computed, so a prompt of whole blocks hits one block less than its length."""
     scheduler = make_scheduler()
     prompt = list(range(33))
     seen = []
@@ -240,6 +244,7 @@ def test_children_share_their_prompt_within_one_step():
 
 
 def test_prompt_logprobs_recompute_a_cached_prompt():
+    """B024: with a warm cache the positions of the cached part were missing."""
     scheduler = make_scheduler()
     for name in "ab":
         params = SamplingParams(max_tokens=1, prompt_logprobs=1)
