@@ -31,6 +31,7 @@ def with_defaults(config: HFConfig, **defaults: object) -> HFConfig:
 
 def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float = 10_000.0) -> DecoderConfig:
     """Read a Llama-like config: every layer rotates alike and sees all keys; the biases are as the config says."""
+    refuse(config, rope_interleaved=False, use_bidirectional_attention=False, lm_head_bias=False, use_mrope=False)
     hidden_size, num_heads = positive(config, "hidden_size"), positive(config, "num_attention_heads")
     num_kv_heads = positive(config, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:

@@ -30,7 +30,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
         attn_logit_softcapping=50.0,
         tie_word_embeddings=True,
     )
-    refuse(config, use_bidirectional_attention=False, mlp_bias=False)
+    refuse(config, mlp_bias=False)
     decoder = read_decoder_config(config, "Gemma2ForCausalLM")
     scale = inverse_root(config, "query_pre_attn_scalar")
     alternating = ["full_attention" if index % 2 else "sliding_attention" for index in range(len(decoder.layers))]

@@ -57,7 +57,7 @@ def _read_text_config(config: HFConfig, architecture: str) -> DecoderConfig:
         query_pre_attn_scalar=256,
         tie_word_embeddings=True,
     )
-    refuse(config, use_bidirectional_attention=False, attn_logit_softcapping=None, mlp_bias=False)
+    refuse(config, attn_logit_softcapping=None, mlp_bias=False)
     config = _with_rope_of_each_type(config)
     # The rotations come below, one for each layer type; the common reader must not see them.
     decoder = read_decoder_config(HFConfig({**config.values, "rope_parameters": None}, config.source), architecture)

@@ -137,7 +137,10 @@ def test_tying_defaults_are_those_of_each_architecture() -> None:
     ("architecture", "values", "named"),
     [
         ("LlamaForCausalLM", {"hidden_act": "xielu"}, "xielu"),
+        ("LlamaForCausalLM", {"rope_interleaved": True}, "rope_interleaved"),
         ("MistralForCausalLM", {"attention_bias": True}, "attention_bias"),
+        ("Qwen2ForCausalLM", {"use_mrope": True}, "use_mrope"),
+        ("Phi3ForCausalLM", {"lm_head_bias": True}, "lm_head_bias"),
         ("Qwen2ForCausalLM", {"dual_chunk_attention_config": {"chunk_size": 4}}, "dual_chunk_attention_config"),
         ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
