@@ -108,15 +108,7 @@ def _encode(text: str, tokenizer: Tokenizer | None, options: TokenizationOptions
         )
     if not text:
         raise InvalidRequestError("the prompt is empty; expected at least one character or token id", "prompt")
-    if options.add_special_tokens is False:
-        return tokenizer.encode(text, add_special_tokens=False)
-    token_ids = tokenizer.encode(text)
-    if tokenizer.bos_token and text.startswith(tokenizer.bos_token):
-        # a rendered chat begins with the mark already: a second one would only disturb the model
-        as_written = tokenizer.encode(text, add_special_tokens=False)
-        if token_ids[1 : 1 + len(as_written)] == as_written:
-            return token_ids[1:]
-    return token_ids
+    return tokenizer.encode(text, add_special_tokens=options.add_special_tokens is not False)
 
 
 def _token_ids(values: object) -> list[int]:
