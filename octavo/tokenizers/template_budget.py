@@ -7,16 +7,17 @@ it from the machine's time and memory. Everything that creates a string or a lis
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 from octavo.errors import InvalidRequestError
 
-MAX_CPU_S = 1.0  # of the rendering thread, so that a busy machine does not fail honest templates
+MAX_CPU_S = 0.5  # of the rendering thread, so that a busy machine does not fail honest templates
 MIN_CREATED_UNITS = 32 * 1024 * 1024  # characters plus list items, over a whole rendering
 CREATED_UNITS_PER_INPUT_UNIT = 32  # an honest template copies a long conversation a few times
 MAX_RANGE = 100_000
 MAX_INTEGER_BITS = 16_384
 _TICKS_PER_CLOCK_READ = 64
+_UNITS_WORTH_A_CLOCK_READ = 4096
 
 
 class TemplateBudget:
@@ -45,7 +46,10 @@ class TemplateBudget:
 
     def charge(self, num_units: int) -> None:
         """Pay for that many new characters or items, before they are created where their number is known."""
-        self.tick()
+        if num_units > _UNITS_WORTH_A_CLOCK_READ:
+            self.check_time()
+        else:
+            self.tick()
         self._left -= num_units
         if self._left < 0:
             raise InvalidRequestError(
@@ -58,21 +62,30 @@ class TemplateBudget:
         """Pay for a value as it would be written out."""
         self.charge(len(value) if isinstance(value, str) else self.written_size(value))
 
+    def is_beyond(self, num_units: int) -> bool:
+        return num_units > self._left
+
     def written_size(self, value: object) -> int:
         """Return about how many characters a value takes when written; stops counting beyond the budget."""
         total = 0
         stack = [value]
-        while stack:
-            total += 1
-            self.tick()
+        while stack and not self.is_beyond(total + len(stack)):
             item = stack.pop()
-            if isinstance(item, (str, bytes)):
-                total += len(item)
-            elif isinstance(item, Mapping):
-                stack.extend(item.keys())
-                stack.extend(item.values())
-            elif isinstance(item, (list, tuple, Set)):
-                stack.extend(item)
-            if total + len(stack) > self._left:
-                break
+            total += self.own_size(item)
+            stack.extend(self.children(item))
         return total + len(stack)
+
+    def own_size(self, item: object) -> int:
+        """Return the size of one node, without what it contains."""
+        self.tick()
+        if isinstance(item, str):
+            return 1 + len(item)
+        if isinstance(item, int):
+            return 1 + item.bit_length() // 3
+        return 1
+
+    def children(self, item: object) -> Iterable[object]:
+        """Return what a list or mapping contains."""
+        if isinstance(item, Mapping):
+            return (*item.keys(), *item.values())
+        return item if isinstance(item, (list, tuple, Set)) else ()

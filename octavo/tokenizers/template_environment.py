@@ -27,6 +27,10 @@ from octavo.tokenizers.template_filters import BOUNDS, brace_format_size, expand
 # Compiling takes up to 0.2 ms a tag; the longest templates in use have about 30,000 characters and 600 tags.
 MAX_SOURCE_CHARACTERS = 100_000
 MAX_SOURCE_TAGS = 5_000
+_MAX_QUOTED = 500  # characters of a template's own error text
+
+# Methods of strings and numbers that make bytes, which nothing here meters and no prompt needs.
+_DENIED_METHODS = frozenset(("encode", "to_bytes", "from_bytes"))
 
 
 class ChatTemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -73,15 +77,18 @@ class ChatTemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = __self.budget
+        budget.check_time()
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, (str, bytes)):
+        if isinstance(owner, str):
+            args = tuple(list(__self._counted(arg)) if isinstance(arg, Iterator) else arg for arg in args)
             budget.charge(expanded_size(budget, getattr(__obj, "__name__", ""), owner, args, kwargs))
-        else:
-            budget.tick()
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, (str, list, tuple, dict)):
             budget.charge(len(result))
         return result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _DENIED_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -136,6 +143,7 @@ class ChatTemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
         def metered(*args: Any, **kwargs: Any) -> Any:
             budget = self.budget
+            budget.check_time()
             hidden, (value, *rest) = args[:num_hidden], args[num_hidden:]
             if isinstance(value, Iterator) and name in BOUNDS:
                 value = list(self._counted(value))  # its size decides what the filter may cost
@@ -226,7 +234,7 @@ def _binop_size(budget: TemplateBudget, operator: str, left: Any, right: Any) ->
 
 
 def _has_length(value: Any) -> bool:
-    return isinstance(value, (str, bytes, list, tuple))
+    return isinstance(value, (str, list, tuple))
 
 
 def _to_json(
@@ -284,10 +292,13 @@ class CompiledTemplate:
         except InvalidRequestError:
             raise
         except _Refused as refusal:
-            raise InvalidRequestError(f"the chat template refuses this conversation: {refusal}", "messages") from None
+            raise InvalidRequestError(
+                f"the chat template refuses this conversation: {str(refusal)[:_MAX_QUOTED]}", "messages"
+            ) from None
         except Exception as error:  # anything can happen in a template: it is a program
             raise InvalidRequestError(
-                f"the chat template failed on this conversation: {type(error).__name__}: {error}", "chat_template"
+                f"the chat template failed on this conversation: {type(error).__name__}: {str(error)[:_MAX_QUOTED]}",
+                "chat_template",
             ) from error
 
 

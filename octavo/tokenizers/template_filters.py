@@ -58,8 +58,26 @@ def _written(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
 
 
 def _escaped(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
-    size = budget.written_size(value)
-    return size * (_ESCAPE_FACTOR + sum(_amount(other) for other in others if not isinstance(other, bool)))
+    return budget.written_size(value) * (_ESCAPE_FACTOR + sum(_amount(other) for other in others))
+
+
+def _json_size(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
+    """Every node may stand on a line of its own, indented by its depth; separators come once a node."""
+    per_node = sum(budget.written_size(other) for other in others)
+    indent = max((_amount(other) for other in others), default=0)
+    total = depth = 0
+    level = [value]
+    while level and not budget.is_beyond(total):
+        total += sum(budget.own_size(item) for item in level) * _ESCAPE_FACTOR
+        total += len(level) * (per_node + indent * depth)
+        level = [child for item in level for child in budget.children(item)]
+        depth += 1
+    return total
+
+
+def _squared(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
+    """`pprint` indents by depth and is slow."""
+    return budget.written_size(value) ** 2
 
 
 def _padded(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
@@ -75,7 +93,7 @@ def _replaced(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
 
 def _joined(budget: TemplateBudget, value: Any, others: Sequence[Any]) -> int:
     """Both `items|join(separator)` and `separator.join(items)`."""
-    separator, items = (value, others[0]) if isinstance(value, str) and others else (others[:1], value)
+    separator, items = (value, others[0]) if isinstance(value, str) and others else (others, value)
     num_items = len(items) if hasattr(items, "__len__") else 0
     return budget.written_size(items) + num_items * budget.written_size(separator)
 
@@ -108,14 +126,18 @@ def _amount(argument: Any) -> int:
     """Return how much an argument can add: a width or count by its value, text by its length."""
     if isinstance(argument, (int, float)):
         return abs(int(argument))
-    return len(argument) if isinstance(argument, (str, Mapping)) else 0
+    if isinstance(argument, Mapping):  # the table of str.translate
+        return sum(_amount(value) for value in argument.values())
+    return len(argument) if isinstance(argument, str) else 0
 
 
 BOUNDS: dict[str, Bound] = {
-    **dict.fromkeys(("string", "split", "rsplit", "splitlines", "list"), _written),
-    **dict.fromkeys(
-        ("tojson", "pprint", "urlencode", "escape", "e", "forceescape", "xmlattr", "urlize", "encode"), _escaped
-    ),
+    # Sorting keeps a lower-case copy of every item.
+    **dict.fromkeys(("sort", "dictsort", "groupby", "unique", "min", "max"), _written),
+    **dict.fromkeys(("string", "split", "rsplit", "splitlines", "partition", "rpartition"), _written),
+    **dict.fromkeys(("urlencode", "escape", "e", "forceescape", "xmlattr", "urlize"), _escaped),
+    "tojson": _json_size,
+    "pprint": _squared,
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
     **dict.fromkeys(("indent", "wordwrap", "expandtabs", "translate"), _inserted),
     **dict.fromkeys(("batch", "slice"), _distributed),
