@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from octavo import LLM, EngineArgs, SamplingParams
+from octavo import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from octavo.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from tests.tiny_models import llama_config, write_tiny_model
 
@@ -95,3 +95,23 @@ def test_ctrl_c_in_the_model_ends_the_call_after_the_step_and_frees_everything(f
     usage = [m.value for m in llm.get_metrics() if m.name.endswith(("kv_cache_usage_perc", "_running", "_waiting"))]
     assert usage == [0, 0, 0]
     assert tokens(llm) == expected
+
+
+def test_a_beam_of_one_is_the_greedy_path_and_a_wider_one_is_at_least_as_likely(folder):
+    llm = LLM(folder, **OPTIONS)
+    params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=0, ignore_eos=True)
+    greedy = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0]
+    search = {"max_tokens": 8, "ignore_eos": True, "length_penalty": 0.0}
+    (narrow,) = llm.beam_search(PROMPT, BeamSearchParams(beam_width=1, **search))
+    assert narrow.sequences[0].tokens == [*PROMPT, *greedy.token_ids]
+    assert narrow.sequences[0].cum_logprob == pytest.approx(greedy.cumulative_logprob)
+    (wide,) = llm.beam_search(PROMPT, BeamSearchParams(beam_width=5, **search))
+    scores = [sequence.cum_logprob for sequence in wide.sequences]
+    assert len(scores) == 5 and scores == sorted(scores, reverse=True)
+    assert scores[0] >= greedy.cumulative_logprob - 1e-5
+
+
+def test_workers_and_the_model_can_be_reached(folder):
+    llm = LLM(folder, **OPTIONS)
+    assert llm.apply_model(lambda model: model) == llm.collective_rpc("get_model")
+    assert llm.collective_rpc(lambda worker, x, y: x * y, args=(6,), kwargs={"y": 7}) == [42]
