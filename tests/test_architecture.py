@@ -44,7 +44,6 @@ ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packa
 THIRD_PARTY = {
     "numpy": "numpy",
     "tokenizers": "tokenizers",
-    "safetensors": "safetensors",
     "huggingface_hub": "huggingface-hub",
     "gguf": "gguf",
     "jinja2": "jinja2",

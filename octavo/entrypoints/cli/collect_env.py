@@ -45,7 +45,7 @@ def _software() -> Iterator[Fact]:
     yield Fact("octavo", version_of("octavo"))
     yield Fact("python", f"{platform.python_version()} ({sys.executable})")
     yield Fact("system", platform.platform())
-    for name in ("numpy", "tokenizers", "safetensors", "huggingface-hub", "gguf", "jinja2", "msgspec", "tqdm"):
+    for name in ("numpy", "tokenizers", "huggingface-hub", "gguf", "jinja2", "msgspec", "tqdm"):
         yield Fact(name, version_of(name))
 
 
