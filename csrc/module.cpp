@@ -10,11 +10,9 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "rows.h"
+#include "sampling.h"
 #include "thread_pool.h"
 #include "weight.h"
-#if __has_include("sampling.h")
-#include "sampling.h"
-#endif
 
 namespace nb = nanobind;
 
@@ -55,7 +53,5 @@ NB_MODULE(_native, m) {
     bind_linear(m);
     bind_rows(m);
     bind_attention(m);
-#if __has_include("sampling.h")
     bind_sampling(m);
-#endif
 }
