@@ -17,14 +17,13 @@ from octavo.config import ModelConfig, SchedulerConfig
 from octavo.engine.parallel_sampling import SEED_RANGE
 from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_prompt
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.log import get_logger
 from octavo.sampling.custom_processors import validate_with_processors
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
 from octavo.types.sampling_params import SamplingParams
 
-logger = get_logger(__name__)
+LONG_TEXT_CHARS = 100_000  # tokenised in milliseconds; longer texts are looked at before
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._priorities = scheduler.policy == "priority"
         self._counter = itertools.count()
+        self._longest_token_chars: int | None = None  # found when first needed
 
     def process(
         self,
@@ -79,7 +79,7 @@ class InputProcessor:
             raise wrong("sampling_params", "a SamplingParams", params)
         priority = self._check_priority(priority)
         options = TokenizationOptions.from_kwargs(tokenization_kwargs)
-        parsed = parse_prompt(prompt, self._tokenizer, options)
+        parsed = parse_prompt(prompt, lambda text: self._encode(text, options))
         token_ids = self._truncate(parsed.token_ids, options)
         self._check_prompt(token_ids)
         checked_params = self._check_params(params, len(token_ids))
@@ -111,6 +111,27 @@ class InputProcessor:
         return ProcessedRequest(request_id, parsed.text, request)
 
     # -- prompt --------------------------------------------------------------------------------------------------------
+
+    def _encode(self, text: str, options: TokenizationOptions) -> list[int]:
+        if self._tokenizer is None:
+            raise InvalidRequestError("text needs a tokenizer, but skip_tokenizer_init=True; pass token ids", "prompt")
+        if not text:
+            raise InvalidRequestError("the prompt is empty; expected at least one character or token id", "prompt")
+        if len(text) > LONG_TEXT_CHARS and options.truncate_prompt_tokens is None:
+            self._check_text_length(text, self._tokenizer)
+        return self._tokenizer.encode(text, add_special_tokens=options.add_special_tokens is not False)
+
+    def _check_text_length(self, text: str, tokenizer: Tokenizer) -> None:
+        """Refuse a text that cannot fit however it is tokenised, without spending seconds on tokenising it."""
+        if self._longest_token_chars is None:
+            self._longest_token_chars = max(map(len, tokenizer.get_vocab()))
+        least_tokens = len(text) // self._longest_token_chars
+        if least_tokens >= self.limits.max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {len(text)} characters and thus over {least_tokens} tokens, but "
+                f"max_model_len={self.limits.max_model_len}; shorten the prompt",
+                "prompt",
+            )
 
     def _truncate(self, token_ids: list[int], options: TokenizationOptions) -> list[int]:
         wish = options.truncate_prompt_tokens

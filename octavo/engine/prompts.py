@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.sampling_checks import as_int, wrong
 
 MAX_CACHE_SALT_CHARS = 1024
@@ -58,15 +57,15 @@ class ParsedPrompt:
     cache_salt: str | None = None
 
 
-def parse_prompt(prompt: object, tokenizer: Tokenizer | None, options: TokenizationOptions) -> ParsedPrompt:
+def parse_prompt(prompt: object, encode: Callable[[str], list[int]]) -> ParsedPrompt:
     """Bring a prompt of any accepted form to token ids; InvalidRequestError names the form that was expected.
 
     Ids are Python ints afterwards, but not yet checked against the model.
     """
     if isinstance(prompt, str):
-        return ParsedPrompt(_encode(prompt, tokenizer, options), prompt)
+        return ParsedPrompt(encode(prompt), prompt)
     if isinstance(prompt, Mapping):
-        return _parse_mapping(prompt, tokenizer, options)
+        return _parse_mapping(prompt, encode)
     if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray)):
         return ParsedPrompt(_token_ids(prompt))
     raise _wrong_form(prompt)
@@ -81,9 +80,7 @@ def is_single_prompt(prompts: object) -> bool:
     return len(prompts) > 0 and not isinstance(prompts[0], (str, Mapping, Sequence))
 
 
-def _parse_mapping(
-    prompt: Mapping[str, object], tokenizer: Tokenizer | None, options: TokenizationOptions
-) -> ParsedPrompt:
+def _parse_mapping(prompt: Mapping[str, object], encode: Callable[[str], list[int]]) -> ParsedPrompt:
     for key in prompt:
         if key in _UNSUPPORTED_KEYS and prompt[key] is not None:
             raise UnsupportedError(f"prompts with {key!r} are not supported: {_UNSUPPORTED_KEYS[key]}")
@@ -98,17 +95,7 @@ def _parse_mapping(
         return ParsedPrompt(_token_ids(token_ids), text, cache_salt)
     if text is None:
         raise _wrong_form(prompt)
-    return ParsedPrompt(_encode(text, tokenizer, options), text, cache_salt)
-
-
-def _encode(text: str, tokenizer: Tokenizer | None, options: TokenizationOptions) -> list[int]:
-    if tokenizer is None:
-        raise InvalidRequestError(
-            "text prompts need a tokenizer, but skip_tokenizer_init=True; pass token ids", "prompt"
-        )
-    if not text:
-        raise InvalidRequestError("the prompt is empty; expected at least one character or token id", "prompt")
-    return tokenizer.encode(text, add_special_tokens=options.add_special_tokens is not False)
+    return ParsedPrompt(encode(text), text, cache_salt)
 
 
 def _token_ids(values: object) -> list[int]:

@@ -118,6 +118,22 @@ def test_special_tokens_are_added_as_the_tokenizer_says_unless_told_otherwise(te
     assert bare.request.prompt_token_ids.count(TURN) == num_marks - 1
 
 
+def test_a_text_that_can_never_fit_is_refused_without_tokenising_it(monkeypatch):
+    """A body of many megabytes must not hold up the engine."""
+    tokenizer = byte_tokenizer()
+    inputs = processor(tokenizer=tokenizer)
+    monkeypatch.setattr(tokenizer, "encode", lambda *args, **options: pytest.fail("tokenised"))
+    with pytest.raises(InvalidRequestError, match=r"200001 characters .*max_model_len=64"):
+        inputs.process("r", "x" * 200_001, SamplingParams())
+
+
+def test_a_long_text_that_may_fit_is_tokenised():
+    processed = core_request("x" * 100_001, processor_options={"max_model_len": 200_000, "max_kv_tokens": 200_000})
+    assert len(processed.request.prompt_token_ids) == 100_001
+    cut = core_request("x" * 100_001, {"tokenization_kwargs": {"truncate_prompt_tokens": 3}})
+    assert len(cut.request.prompt_token_ids) == 3
+
+
 @pytest.mark.parametrize("salt", ["", 5, "x" * 1025])
 def test_a_wrong_cache_salt_is_refused(salt):
     with pytest.raises(InvalidRequestError, match="cache_salt"):
