@@ -90,3 +90,30 @@ def test_links_within_the_readme_lead_to_its_headings():
         for title in re.findall(r"^#+ (.*)$", README, re.M)
     }
     assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= headings
+
+
+def test_every_test_that_the_list_of_cases_names_exists():
+    """docs/cases.md promises a test for each reported fault."""
+    page = (ROOT / "docs" / "cases.md").read_text(encoding="utf-8")
+    missing = []
+    source = ""
+    for path, name in re.findall(r"`((?:tests|cases)/[\w/.]+\.py)?(?:::)?(test_\w+)?`", page):
+        if path:
+            file = ROOT / (path if path.startswith("tests/") else f"tests/{path}")
+            source = file.read_text(encoding="utf-8") if file.exists() else ""
+            if not source:
+                missing.append(path)
+        if name and f"def {name}(" not in source:
+            missing.append(name)
+    assert not missing
+
+
+def test_every_reported_fault_with_a_test_is_in_the_list_of_cases():
+    page = (ROOT / "docs" / "cases.md").read_text(encoding="utf-8")
+    numbers = {
+        number
+        for path in (ROOT / "tests" / "cases").glob("test_*.py")
+        for number in re.findall(r"\bB\d{3}\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(numbers) > 40
+    assert not {number for number in numbers if f"| {number} |" not in page}
