@@ -105,6 +105,8 @@ def check_invariants(scheduler: Scheduler) -> None:
     assert len(running) == len(scheduler.running)
     waiting = {request.request_id for request in scheduler.waiting}
     assert running | waiting == set(scheduler.requests) and not running & waiting
+    for request in scheduler.waiting:
+        assert request.num_computed_tokens == 0 and not request.spec_token_ids
     for request in scheduler.requests.values():
         for manager in kv_cache._coordinator.managers:
             blocks = manager.blocks(request.request_id)

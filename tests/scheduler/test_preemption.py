@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from octavo.scheduler.request import RequestStatus
 from octavo.types.messages import EngineCoreEventType
+from octavo.types.step import ModelRunnerOutput
 from tests.scheduler.fake_executor import FakeExecutor, solo_run
 from tests.scheduler.helpers import (
     answer,
@@ -55,6 +58,31 @@ def test_worst_priority_gives_way_though_it_came_first():
     assert output.preempted_request_ids == ["a"]
     assert list(output.num_scheduled_tokens) == ["b"], "what a was given in this step is taken back"
     assert output.total_num_scheduled_tokens == 1
+
+
+def test_tokens_of_a_victim_go_to_the_others_of_the_same_step():
+    scheduler = make_scheduler(6, prefix_caching=False, policy="priority")
+    for name, length, priority in (("a", 5, 2), ("b", 4, 0), ("c", 5, 1)):
+        scheduler.add_request(make_request(name, length, priority=priority))
+    step(scheduler)
+    scheduler.running.sort(key=lambda request: request.request_id)
+    scheduler.config = replace(scheduler.config, max_num_batched_tokens=2)
+    output, _ = step(scheduler)  # a is scheduled first, then b needs its block
+    assert output.preempted_request_ids == ["a"]
+    assert output.num_scheduled_tokens == {"b": 1, "c": 1}
+
+
+def test_blocks_that_a_victim_was_to_fill_in_this_step_are_not_found():
+    """They were never computed: a hit on them would read what the blocks held before."""
+    scheduler = make_scheduler(6, budget=10, policy="priority")
+    scheduler.add_request(make_request("b", 4, max_tokens=2, priority=0))
+    scheduler.add_request(make_request("a", 14, max_tokens=1, priority=1))
+    assert step(scheduler)[0].num_scheduled_tokens == {"b": 4, "a": 6}
+    scheduler.running.reverse()
+    output, _ = step(scheduler)  # a is given 8 tokens, then b needs a block
+    assert output.preempted_request_ids == ["a"]
+    resumed, _ = step(scheduler)
+    assert resumed.scheduled_new_requests[0].num_computed_tokens == 4
 
 
 def test_preempted_request_is_sent_whole_and_keeps_its_output():
@@ -129,7 +157,7 @@ def test_preempted_output_is_complete(prefix_caching, reserve_full_sequence):
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("reserve_full_sequence", [True, False])
 def test_long_prompt_does_not_thrash(prefix_caching, reserve_full_sequence):
-    """B081: a long prompt that lost its blocks must not resume, chunk by chunk, into the same shortage at every step."""
+    """B081: a long prompt that lost its blocks must not resume, chunk by chunk, into the same shortage each step."""
     lengths = [20, 20, 20, 200]
     fields = {"prefix_caching": prefix_caching, "reserve_full_sequence": reserve_full_sequence}
     tight = run_workload(66, lengths, 60, **fields)
@@ -147,7 +175,9 @@ def test_resumed_request_has_room_to_go_on():
 
 def test_prompts_in_progress_are_promised_their_blocks():
     """Two prompts that fit alone but not together must not both start and push each other out."""
-    scheduler = make_scheduler(21, budget=8, max_model_len=80)
+    scheduler = make_scheduler(
+        21, budget=8, max_model_len=80, long_prefill_token_threshold=4, max_long_partial_prefills=2
+    )
     scheduler.add_request(make_request("a", 48, max_tokens=1))
     scheduler.add_request(make_request("b", 48, max_tokens=1))
     run_to_end(scheduler)
@@ -188,3 +218,20 @@ def test_token_that_arrives_after_its_request_was_preempted_is_kept():
     assert third.num_scheduled_tokens == {"a": 9}
     run_to_end(scheduler)
     assert_all_free(scheduler)
+
+
+def test_rejected_drafts_of_a_preempted_request_change_nothing():
+    scheduler = make_scheduler()
+    scheduler.add_request(make_request("a", 4, max_tokens=9))
+    output = scheduler.schedule()
+    scheduler.update_from_output(
+        output, ModelRunnerOutput(sampled_token_ids={"a": [7]}, draft_token_ids={"a": [1, 2, 3]})
+    )
+    output = scheduler.schedule()
+    assert output.scheduled_spec_tokens == {"a": [1, 2, 3]}
+    scheduler.reset_prefix_cache(reset_running_requests=True)
+    scheduler.update_from_output(
+        output, ModelRunnerOutput(sampled_token_ids={"a": [1, 8]}, draft_token_ids={"a": [1, 2, 3]})
+    )
+    check_invariants(scheduler)
+    assert step(scheduler)[0].num_scheduled_tokens == {"a": 7}
