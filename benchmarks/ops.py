@@ -17,6 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from octavo.platforms.cpu import usable_cores
+
 LINEAR_SHAPES = [
     ("qkv", 576, 960),
     ("o", 576, 576),
@@ -48,7 +50,7 @@ def main() -> None:
     parser.add_argument("--isa", default=None, help="instruction set of the native ops")
     parser.add_argument("--seconds", type=float, default=0.3, help="time for each figure")
     options = parser.parse_args()
-    num_threads = options.threads or len(os.sched_getaffinity(0))
+    num_threads = options.threads or usable_cores()
     # Before NumPy starts its BLAS threads.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(num_threads)
 
