@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from octavo.config.configs import LoadConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.gguf_file import GGUFFile
+from octavo.loader.resolve import open_checkpoint
 from octavo.tokenizers.chat_messages import Message
 from octavo.tokenizers.chat_template import ChatOptions, render_chat
 from octavo.tokenizers.detokenizer import IncrementalDetokenizer
@@ -20,13 +22,18 @@ from octavo.tokenizers.pieces import MAX_TOKEN_ID, DecoderRules, TokenPieces, re
 
 
 def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None = None) -> Tokenizer:
-    """Load a checkpoint's tokenizer, or the one of another folder or .gguf file.
+    """Load a checkpoint's tokenizer, or the one of another folder, .gguf file, catalog or hub name.
 
-    Raises CheckpointError for missing or contradictory files, UnsupportedError for a kind that is not built.
+    Raises CheckpointError for missing or contradictory files, UnsupportedError for a kind that is not built,
+    ModelNotFoundError for a name that resolves to nothing.
     """
-    if tokenizer_path is None and checkpoint.gguf is not None:
-        return Tokenizer(load_gguf_tokenizer(checkpoint.gguf), checkpoint.name)
-    path = checkpoint.path if tokenizer_path is None else Path(tokenizer_path).expanduser()
+    if tokenizer_path is None:
+        if checkpoint.gguf is not None:
+            return Tokenizer(load_gguf_tokenizer(checkpoint.gguf), checkpoint.name)
+        return Tokenizer(load_hf_tokenizer(checkpoint.path), checkpoint.name)
+    path = Path(tokenizer_path).expanduser()
+    if not path.exists():
+        return load_tokenizer(open_checkpoint(str(tokenizer_path), LoadConfig(load_format="dummy")))
     if path.suffix == ".gguf":
         return Tokenizer(load_gguf_tokenizer(GGUFFile(path)), str(path))
     return Tokenizer(load_hf_tokenizer(path), str(path))

@@ -12,7 +12,7 @@ import sentencepiece
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from octavo.errors import CheckpointError, UnsupportedError
+from octavo.errors import CheckpointError, ModelNotFoundError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
 from octavo.tokenizers.hf_folder import load_hf_tokenizer
@@ -128,6 +128,19 @@ def test_another_folder_can_be_named(folder, tmp_path_factory):
     with pytest.raises(UnsupportedError, match=r"no tokenizer\.json"):
         load_tokenizer(checkpoint)
     assert load_tokenizer(checkpoint, tokenizer_path=str(folder)).encode("the") == load(folder).encode("the")
+
+
+@pytest.mark.model
+def test_another_tokenizer_can_be_named_by_the_catalog(tmp_path, smollm2):
+    checkpoint = Checkpoint("m", tmp_path, "safetensors", HFConfig({}))
+    other = load_tokenizer(checkpoint, tokenizer_path="smollm2-135m-instruct")
+    assert other.encode("Hi<|im_end|>") == smollm2.encode("Hi<|im_end|>")
+
+
+def test_a_tokenizer_name_that_is_nowhere_is_named(tmp_path):
+    checkpoint = Checkpoint("m", tmp_path, "safetensors", HFConfig({}))
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        load_tokenizer(checkpoint, tokenizer_path=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
