@@ -104,10 +104,10 @@ Split choose_split(const PackedWeight& weight, std::int64_t num_rows) {
     const double panel_ns = std::max(4.0 * size / 20.0, 2.0 * size * static_cast<double>(num_rows) / flops_per_ns);
     const std::int64_t row_tiles = (num_rows + kLinearRowBlock - 1) / kLinearRowBlock;
     const std::int64_t num_tiles = choose_num_tiles(weight.num_panels() * row_tiles, panel_ns / static_cast<double>(row_tiles));
-    // With many rows a tile copies its rows' inputs first: not fewer than 8 panels (about 0.5 MB of weights) to pay for it.
-    std::int64_t panel_tiles = (num_tiles + row_tiles - 1) / row_tiles;
-    if (row_tiles > 1) panel_tiles = std::max(panel_tiles, weight.num_panels() / 16);
-    return {row_tiles, std::max<std::int64_t>(1, std::min(panel_tiles, (weight.num_panels() + 7) / 8 * (row_tiles > 1 ? 1 : 8)))};
+    if (row_tiles == 1) return {1, num_tiles};
+    // A tile copies its rows' inputs first: at least 8 panels pay for that. At most 16, so that the next tile finds them in a cache.
+    const std::int64_t fewest = std::max((num_tiles + row_tiles - 1) / row_tiles, weight.num_panels() / 16);
+    return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (weight.num_panels() + 7) / 8))};
 }
 
 void run_linear(const Matrix<const float>& x, const PackedWeight& weight, const float* bias, float* out) {
