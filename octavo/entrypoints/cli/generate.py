@@ -115,6 +115,7 @@ def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file
             file.write(completion.text)
             file.flush()
         file.write("\n")
+        file.flush()
         _report(1, num_tokens, time.monotonic() - started, quiet)
     return status
 
