@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.config import EngineArgs
+    from octavo.engine.async_llm import AsyncLLM
     from octavo.engine.llm_engine import LLMEngine
     from octavo.entrypoints.beam_search import BeamSearchOutput, BeamSearchSequence
     from octavo.entrypoints.llm import LLM
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "AsyncLLM": "octavo.engine.async_llm",
     "BeamSearchOutput": "octavo.entrypoints.beam_search",
     "BeamSearchParams": "octavo.types.sampling_params",
     "BeamSearchSequence": "octavo.entrypoints.beam_search",
@@ -46,6 +48,7 @@ _MODULES = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.engine.logprobs import TokenTexts
+from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest, fan_out
 from octavo.engine.request_state import RequestState, new_request_state
 from octavo.metrics.engine_metrics import EngineMetrics
@@ -17,7 +18,10 @@ from octavo.types.request import EngineCoreRequest, FinishReason
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """One step's results. request_ids_to_abort: sequences that a stop string ended and the core still runs."""
+    """One step's results, but for outputs that went to a collector.
+
+    request_ids_to_abort: sequences that a stop string ended and the core still runs
+    """
 
     request_outputs: list[RequestOutput] = field(default_factory=list)
     request_ids_to_abort: list[str] = field(default_factory=list)
@@ -41,16 +45,23 @@ class OutputProcessor:
         """How many sequences are live."""
         return len(self._states)
 
-    def add_request(self, request: EngineCoreRequest, external_id: str, prompt: str | None) -> list[EngineCoreRequest]:
-        """Register a request; return what the core must be given: the request, or one per sequence when n > 1."""
-        if request.sampling_params.n == 1:
-            self._register(request, external_id, prompt, 0, None)
-            return [request]
-        parent = ParentRequest(request.sampling_params.n)
-        children = fan_out(request)
-        for index, child in enumerate(children):
-            self._register(child, external_id, prompt, index, parent)
-        return children
+    def add_request(
+        self,
+        request: EngineCoreRequest,
+        external_id: str,
+        prompt: str | None,
+        collector: RequestOutputCollector | None = None,
+    ) -> list[EngineCoreRequest]:
+        """Register a request; return what the core must be given: the request, or one per sequence when n > 1.
+
+        collector: where all outputs of the request go, instead of to whoever processes the step
+        """
+        num_sequences = request.sampling_params.n
+        parent = ParentRequest(num_sequences) if num_sequences > 1 else None
+        sequences = fan_out(request) if parent is not None else [request]
+        for index, sequence in enumerate(sequences):
+            self._register(sequence, external_id, prompt, index, parent, collector)
+        return sequences
 
     def process_outputs(self, step: EngineCoreOutputs) -> ProcessedOutputs:
         """Apply one step of the core."""
@@ -65,15 +76,32 @@ class OutputProcessor:
         """Return the internal ids of all live sequences of these requests; unknown ids have none."""
         return [internal_id for i in external_ids for internal_id in self._internal_ids.get(i, ())]
 
+    def all_sequences(self) -> list[str]:
+        """Return the internal ids of all live sequences."""
+        return list(self._states)
+
     def abort_sequences(self, internal_ids: Iterable[str]) -> list[RequestOutput]:
-        """Forget sequences; return their last outputs, with finish reason "abort"."""
+        """Forget sequences (ended ones are passed over); their last outputs have the finish reason "abort".
+
+        Returns the outputs of those that have no collector.
+        """
         outputs: list[RequestOutput] = []
         for internal_id in internal_ids:
-            state = self._states[internal_id]
+            state = self._states.get(internal_id)
+            if state is None:
+                continue
             state.finish(FinishReason.ABORT, None)
             self._add_output(state, outputs)
             self._forget(state)
         return outputs
+
+    def fail_all(self, error: Exception) -> None:
+        """Forget every sequence; streams end with the error."""
+        for state in list(self._states.values()):
+            state.finish(FinishReason.ERROR, str(error))
+            if state.collector is not None:
+                state.collector.fail(error)
+            self._forget(state)
 
     def _process_one(self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs) -> None:
         state = self._states.get(output.request_id)
@@ -91,14 +119,25 @@ class OutputProcessor:
 
     def _add_output(self, state: RequestState, outputs: list[RequestOutput]) -> None:
         output = state.make_output()
-        if output is not None:
+        if output is None:
+            return
+        if state.collector is not None:
+            state.collector.put(output)
+        else:
             outputs.append(output)
 
     def _register(
-        self, request: EngineCoreRequest, external_id: str, prompt: str | None, index: int, parent: ParentRequest | None
+        self,
+        request: EngineCoreRequest,
+        external_id: str,
+        prompt: str | None,
+        index: int,
+        parent: ParentRequest | None,
+        collector: RequestOutputCollector | None,
     ) -> None:
         assert request.request_id not in self._states, f"internal id {request.request_id} is not unique"
         state = new_request_state(request, external_id, prompt, index, parent, self._tokenizer, self._texts)
+        state.collector = collector
         self._states[request.request_id] = state
         self._internal_ids.setdefault(external_id, []).append(request.request_id)
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from octavo.engine.logprobs import LogprobsState, TokenTexts, unpack_prompt_logprobs
+from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest
 from octavo.engine.text_state import TextState
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -18,7 +19,7 @@ from octavo.types.stats import RequestMetrics
 
 @dataclass(slots=True)
 class RequestState:
-    """One sequence. `request` stays whole: it is what a new engine process would be given."""
+    """One sequence. collector: where its outputs go; None when the caller of a step takes them."""
 
     request: EngineCoreRequest
     external_id: str
@@ -29,6 +30,7 @@ class RequestState:
     logprobs: LogprobsState | None  # None unless asked for
     texts: TokenTexts | None
     metrics: RequestMetrics
+    collector: RequestOutputCollector | None = None
     token_ids: list[int] = field(default_factory=list)
     num_tokens_sent: int = 0  # delta reading: tokens in earlier outputs
     prompt_logprobs: PromptLogprobs | None = None
@@ -43,7 +45,8 @@ class RequestState:
     def update(self, output: EngineCoreOutput, timestamp: float) -> bool:
         """Take one step's result; return whether the core must be told that a stop string ended the sequence."""
         self._record_events(output)
-        self.num_cached_tokens = output.num_cached_tokens
+        if not self.token_ids:  # a request that goes on in a new engine process has had its prompt's hits counted
+            self.num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = unpack_prompt_logprobs(
                 output.prompt_logprobs, self.texts, self.request.prompt_token_ids
@@ -152,7 +155,7 @@ class RequestState:
         metrics = self.metrics
         for event in output.events:
             if event.type is EngineCoreEventType.QUEUED:
-                metrics.queued_ts = event.timestamp
+                metrics.queued_ts = metrics.queued_ts or event.timestamp
             elif event.type is EngineCoreEventType.PREEMPTED:
                 metrics.num_preemptions += 1
             elif not metrics.scheduled_ts:  # a return after a preemption is not the first time

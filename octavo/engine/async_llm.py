@@ -1,0 +1,336 @@
+"""AsyncLLM: the engine for servers. Requests are async streams; the core computes outside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+from octavo.config import EngineArgs, OctavoConfig
+from octavo.engine.async_mp_client import AsyncMPClient
+from octavo.engine.input_processor import InputProcessor, ProcessedRequest
+from octavo.engine.llm_engine import refuse_lora
+from octavo.engine.output_collector import RequestOutputCollector
+from octavo.engine.output_processor import OutputProcessor
+from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
+from octavo.log import get_logger
+from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.messages import EngineCoreOutputs
+from octavo.types.outputs import RequestOutput
+from octavo.types.sampling_params import SamplingParams
+
+logger = get_logger(__name__)
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+class AsyncLLM:
+    """Methods are for one event loop, the one in which the first request was made; `shutdown` is for any place."""
+
+    def __init__(
+        self, config: OctavoConfig, tokenizer: Tokenizer | None, client: AsyncMPClient, max_kv_tokens: int
+    ) -> None:
+        """config: as the core started with it; max_kv_tokens: longest sequence that its KV cache holds."""
+        self.config = config
+        self.model_config = config.model
+        self.tokenizer = tokenizer
+        self.metrics = EngineMetrics(config.model.served_model_name, config.observability.log_stats)
+        self.input_processor = InputProcessor(config.model, config.scheduler, tokenizer, max_kv_tokens)
+        self.engine_core = client
+        self._output_processor = OutputProcessor(tokenizer, self.metrics)
+        self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        client.set_handlers(self._take_outputs, self._take_death)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
+        """Start a core as the options say and wait until it is ready; raises what is wrong with the options."""
+        started = AsyncMPClient.start(engine_args)
+        return cls(started.config, started.tokenizer, started.client, started.max_kv_tokens)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt: object,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: object | None = None,
+        tokenization_kwargs: Mapping[str, object] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        arrival_time: float | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run a request; yield its outputs as sampling_params.output_kind says, the last one with finished=True.
+
+        request_id: need not be unique; outputs carry it, and requests with the same id are not mixed up
+        A request that fails alone ends with the finish reason "error" and the error text as stop_reason. Raises
+        InvalidRequestError or UnsupportedError before anything runs, and EngineDeadError when there is no engine any
+        more. Leaving the stream early, or cancelling its task, aborts the request.
+        """
+        collector = await self.add_request(
+            request_id,
+            prompt,
+            sampling_params,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+            arrival_time=arrival_time,
+        )
+        finished = False
+        try:
+            while not finished:
+                output = await collector.get()
+                finished = output.finished
+                yield output
+        finally:
+            if not finished:
+                self._abort_sequences(collector.internal_ids)
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: object,
+        params: SamplingParams,
+        *,
+        lora_request: object | None = None,
+        tokenization_kwargs: Mapping[str, object] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        arrival_time: float | None = None,
+    ) -> RequestOutputCollector:
+        """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
+        refuse_lora(lora_request)
+        if data_parallel_rank not in (None, 0):
+            raise InvalidRequestError(
+                f"data_parallel_rank must be 0 or left out, for there is one engine; got {data_parallel_rank}",
+                "data_parallel_rank",
+            )
+
+        def process() -> ProcessedRequest:
+            return self.input_processor.process(
+                request_id,
+                prompt,
+                params,
+                priority=priority,
+                arrival_time=arrival_time,
+                tokenization_kwargs=tokenization_kwargs,
+            )
+
+        if _text_length(prompt) > LONG_PROMPT_CHARS:
+            processed = await asyncio.get_running_loop().run_in_executor(self._tokenizer_threads, process)
+        else:
+            processed = process()
+        await self._resumed.wait()
+        return self._start(processed)
+
+    def _start(self, processed: ProcessedRequest) -> RequestOutputCollector:
+        """Register a request and hand it to the core. Text state first: no answer may come for an unknown request."""
+        self.engine_core.attach()
+        if self.dead_error is not None:
+            raise self.dead_error
+        collector = RequestOutputCollector(processed.request.sampling_params.output_kind)
+        sequences = self._output_processor.add_request(
+            processed.request, processed.external_id, processed.prompt, collector
+        )
+        collector.internal_ids = [sequence.request_id for sequence in sequences]
+        self._drained.clear()
+        try:
+            for sequence in sequences:
+                self.engine_core.add_request(sequence)
+        except BaseException:
+            self._abort_sequences(collector.internal_ids)
+            raise
+        return collector
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests by the ids they were added with; their streams end with the finish reason "abort"."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        self._abort_sequences(self._output_processor.sequences_of(ids))
+
+    def _abort_sequences(self, internal_ids: Sequence[str]) -> None:
+        self._output_processor.abort_sequences(internal_ids)
+        self.engine_core.abort_requests(internal_ids)
+        self._note_drained()
+
+    # -- what the core says --------------------------------------------------------------------------------------------
+
+    def _take_outputs(self, outputs: EngineCoreOutputs) -> None:
+        processed = self._output_processor.process_outputs(outputs)
+        if processed.request_ids_to_abort:
+            self.engine_core.abort_requests(processed.request_ids_to_abort)
+        self._note_drained()
+
+    def _take_death(self, error: EngineDeadError) -> None:
+        self._output_processor.fail_all(error)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if not self._output_processor.num_unfinished_requests:
+            self._drained.set()
+
+    # -- pausing, sleeping, ending -------------------------------------------------------------------------------------
+
+    async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """Let new requests wait until `resume_generation`.
+
+        mode: what becomes of running requests. abort: they end; wait: they finish first; keep: they stand still
+        clear_cache: also forget the cached prefixes
+        """
+        if mode not in ("abort", "wait", "keep"):
+            raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
+        self._resumed.clear()
+        if mode == "keep":
+            await self.engine_core.call("pause")
+        elif mode == "wait":
+            await self._drained.wait()
+        else:
+            self._abort_all()
+        if clear_cache:
+            await self.reset_prefix_cache(reset_running_requests=True)
+
+    async def resume_generation(self) -> None:
+        """Go on after `pause_generation`."""
+        await self.engine_core.call("resume")
+        self._resumed.set()
+
+    async def is_paused(self) -> bool:
+        """Say whether new requests wait."""
+        return not self._resumed.is_set()
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Give memory back until `wake_up`: 1 the KV cache, 2 also the weights. New requests wait meanwhile.
+
+        mode: see `pause_generation`
+        """
+        if level not in (1, 2):
+            raise InvalidRequestError(f"level must be 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level")
+        await self.pause_generation(mode=mode)
+        await self.engine_core.call("sleep", level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take the memory again and go on with requests. tags: accepted for vLLM's sake; everything wakes up."""
+        await self.engine_core.call("wake_up")
+        await self.resume_generation()
+
+    async def is_sleeping(self) -> bool:
+        """Say whether the engine sleeps."""
+        is_sleeping: bool = await self.engine_core.call("is_sleeping")
+        return is_sleeping
+
+    async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
+        """Wait until no request is unfinished; raises TimeoutError after drain_timeout seconds."""
+        try:
+            await asyncio.wait_for(self._drained.wait(), drain_timeout)
+        except asyncio.TimeoutError:
+            count = self.get_num_unfinished_requests()
+            raise TimeoutError(f"{count} sequences are still unfinished after {drain_timeout} seconds") from None
+
+    def shutdown(self) -> None:
+        """End the core at once; unfinished streams raise EngineDeadError. Idempotent."""
+        self.engine_core.shutdown()
+        self._output_processor.fail_all(EngineDeadError("the engine was shut down"))
+        self._tokenizer_threads.shutdown(wait=False, cancel_futures=True)
+
+    def _abort_all(self) -> None:
+        self._abort_sequences(self._output_processor.all_sequences())
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def dead_error(self) -> EngineDeadError | None:
+        """Why the engine serves no request any more; None while it does, or will after a restart."""
+        return self.engine_core.dead_error
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine is dead for good."""
+        return self.dead_error is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a core is there now: False also while a dead one is replaced."""
+        return self.engine_core.is_ready
+
+    @property
+    def is_stopped(self) -> bool:
+        return not self.is_running
+
+    async def check_health(self) -> None:
+        """Raise EngineDeadError unless a core is there now; while a dead one is replaced, requests wait for it."""
+        self.engine_core.attach()
+        if self.dead_error is not None:
+            raise self.dead_error
+        if not self.is_running:
+            raise EngineDeadError("the engine process has died and is being replaced; requests wait for it")
+
+    def get_num_unfinished_requests(self) -> int:
+        """Return how many sequences are live (a request with n > 1 counts n times)."""
+        return self._output_processor.num_unfinished_requests
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer; raises when the engine has none."""
+        if self.tokenizer is None:
+            raise InvalidRequestError("this engine has no tokenizer, because skip_tokenizer_init=True")
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return new parameters with the defaults of the model's generation config."""
+        return SamplingParams.from_defaults(self.model_config.default_sampling_params, {})
+
+    def get_metrics(self) -> list[Metric]:
+        """Return counters, gauges and histograms as they are now; raises when the engine counts nothing."""
+        if not self.metrics.enabled:
+            raise ConfigError("there are no metrics, because the engine was started with disable_log_stats=True")
+        return self.metrics.snapshot()
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""
+        if reset_connector:
+            raise UnsupportedError("reset_connector is not supported: KV transfer is not built")
+        was_reset: bool = await self.engine_core.call("reset_prefix_cache", reset_running_requests)
+        return was_reset
+
+    async def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a worker method by name on every worker. Arguments and results must be plain data: they cross processes.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
+        if not isinstance(method, str):
+            raise UnsupportedError(
+                "collective_rpc takes the name of a worker method here: functions cannot go to the engine's process; "
+                "add methods to the worker with worker_extension_cls"
+            )
+        call = self.engine_core.call("collective_rpc", method, timeout, list(args), dict(kwargs or {}))
+        try:
+            results: list[Any] = await asyncio.wait_for(call, timeout)
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"collective_rpc({method!r}) gave no result in {timeout} seconds") from None
+        return results
+
+
+def _text_length(prompt: object) -> int:
+    if isinstance(prompt, Mapping):
+        prompt = None if "prompt_token_ids" in prompt else prompt.get("prompt")
+    return len(prompt) if isinstance(prompt, str) else 0
+
+
+LONG_PROMPT_CHARS = 2000  # about half a millisecond; longer texts are tokenised outside the event loop
