@@ -41,7 +41,8 @@ float* allocate(std::size_t count) {
 void PackedWeight::Free::operator()(float* memory) const { std::free(memory); }
 
 PackedWeight::PackedWeight(const Matrix<const float>* matrices, std::int64_t num_matrices)
-    : kernels_(&octavo::kernels()), in_features_(matrices[0].columns) {
+    : kernels_(&octavo::kernels()) {
+    in_features_ = matrices[0].columns;
     for (std::int64_t i = 0; i < num_matrices; ++i) out_features_ += matrices[i].rows;
     data_.reset(allocate(static_cast<std::size_t>(num_panels() * panel_width() * in_features_)));
     std::int64_t first = 0;
@@ -71,27 +72,6 @@ void PackedWeight::read_row(std::int64_t index, float* out) const {
 
 namespace {
 
-PackedWeight pack(const std::vector<nb::object>& arrays) {
-    if (arrays.empty()) raise_value_error("pack needs at least one matrix, got none");
-    std::vector<Matrix<const float>> matrices;
-    for (const nb::object& array : arrays) {
-        matrices.push_back(
-            read_matrix<float>(array, "matrix", kAnySize, matrices.empty() ? kAnySize : matrices[0].columns));
-        if (matrices.back().rows == 0 || matrices.back().columns == 0) raise_value_error("matrix must not be empty");
-    }
-    nb::gil_scoped_release nogil;
-    return PackedWeight(matrices.data(), static_cast<std::int64_t>(matrices.size()));
-}
-
-nb::object dequantized(const PackedWeight& weight) {
-    NewArray<float> out = new_array<float>({weight.out_features(), weight.in_features()});
-    nb::gil_scoped_release nogil;
-    parallel_ranges(weight.out_features(), static_cast<double>(weight.in_features()), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) weight.read_row(row, out.data + row * weight.in_features());
-    });
-    return std::move(out.object);
-}
-
 // A tile of the split of linear over threads: some rows by some panels. Neighbouring tiles share their panels.
 struct Split {
     std::int64_t row_tiles;
@@ -110,60 +90,89 @@ Split choose_split(const PackedWeight& weight, std::int64_t num_rows) {
     return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (weight.num_panels() + 7) / 8))};
 }
 
-void run_linear(const Matrix<const float>& x, const PackedWeight& weight, const float* bias, float* out) {
-    const Split split = choose_split(weight, x.rows);
-    const std::int64_t width = weight.panel_width();
+}  // namespace
+
+void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out) const {
+    if (x.rows == 0) return;
+    const Split split = choose_split(*this, x.rows);
+    const std::int64_t width = panel_width();
     parallel_for(split.row_tiles * split.panel_tiles, [&](std::int64_t tile) {
         const Range rows = tile_range(x.rows, split.row_tiles, tile % split.row_tiles);
-        const Range panels = tile_range(weight.num_panels(), split.panel_tiles, tile / split.row_tiles);
+        const Range panels = tile_range(num_panels(), split.panel_tiles, tile / split.row_tiles);
         if (panels.begin == panels.end) return;
         const std::int64_t column = panels.begin * width;
         LinearShare share;
         share.x = x.row(rows.begin);
         share.x_stride = x.row_stride;
         share.num_rows = rows.end - rows.begin;
-        share.in_features = weight.in_features();
-        share.panels = weight.panel(panels.begin);
+        share.in_features = in_features();
+        share.panels = panel(panels.begin);
         share.num_panels = panels.end - panels.begin;
-        share.num_columns = std::min(panels.end * width, weight.out_features()) - column;
+        share.num_columns = std::min(panels.end * width, out_features()) - column;
         share.bias = bias == nullptr ? nullptr : bias + column;
-        share.out = out + rows.begin * weight.out_features() + column;
-        share.out_stride = weight.out_features();
+        share.out = out + rows.begin * out_features() + column;
+        share.out_stride = out_features();
         share.scratch = thread_scratch(kLinearScratch);
-        weight.kernels().linear(share);
+        kernels().linear(share);
     });
 }
 
-nb::object linear(nb::handle x_array, const PackedWeight& weight, nb::handle bias_array) {
-    const Matrix<const float> x = read_matrix<float>(x_array, "x", kAnySize, weight.in_features());
-    const float* bias = bias_array.is_none() ? nullptr : read_vector<float>(bias_array, "bias", weight.out_features()).data;
-    NewArray<float> out = new_array<float>({x.rows, weight.out_features()});
-    if (x.rows > 0) {
-        nb::gil_scoped_release nogil;
-        run_linear(x, weight, bias, out.data);
+void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, float* out) {
+    const std::int64_t width = table.in_features();
+    parallel_ranges(count, 4.0 * static_cast<double>(width), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) table.read_row(ids[i], out + i * width);
+    });
+}
+
+namespace {
+
+PackedWeight pack(const std::vector<nb::object>& arrays) {
+    if (arrays.empty()) raise_value_error("pack needs at least one matrix, got none");
+    std::vector<Matrix<const float>> matrices;
+    for (const nb::object& array : arrays) {
+        matrices.push_back(
+            read_matrix<float>(array, "matrix", kAnySize, matrices.empty() ? kAnySize : matrices[0].columns));
+        if (matrices.back().rows == 0 || matrices.back().columns == 0) raise_value_error("matrix must not be empty");
     }
+    nb::gil_scoped_release nogil;
+    return PackedWeight(matrices.data(), static_cast<std::int64_t>(matrices.size()));
+}
+
+nb::object dequantized(const Weight& weight) {
+    NewArray<float> out = new_array<float>({weight.out_features(), weight.in_features()});
+    nb::gil_scoped_release nogil;
+    parallel_ranges(weight.out_features(), static_cast<double>(weight.in_features()), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) weight.read_row(row, out.data + row * weight.in_features());
+    });
     return std::move(out.object);
 }
 
-nb::object embedding(nb::handle ids_array, const PackedWeight& table) {
+nb::object linear(nb::handle x_array, const Weight& weight, nb::handle bias_array) {
+    const Matrix<const float> x = read_matrix<float>(x_array, "x", kAnySize, weight.in_features());
+    const float* bias = bias_array.is_none() ? nullptr : read_vector<float>(bias_array, "bias", weight.out_features()).data;
+    NewArray<float> out = new_array<float>({x.rows, weight.out_features()});
+    nb::gil_scoped_release nogil;
+    weight.linear(x, bias, out.data);
+    return std::move(out.object);
+}
+
+nb::object embedding(nb::handle ids_array, const Weight& table) {
     const Vector<const std::int32_t> ids = read_vector<std::int32_t>(ids_array, "token_ids");
     check_range(ids, "token_ids", table.out_features());
-    const std::int64_t width = table.in_features();
-    NewArray<float> out = new_array<float>({ids.size, width});
+    NewArray<float> out = new_array<float>({ids.size, table.in_features()});
     nb::gil_scoped_release nogil;
-    parallel_ranges(ids.size, 4.0 * static_cast<double>(width), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) table.read_row(ids.data[i], out.data + i * width);
-    });
+    run_embedding(ids.data, ids.size, table, out.data);
     return std::move(out.object);
 }
 
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-    nb::class_<PackedWeight>(m, "PackedWeight", "A matrix [out_features, in_features] packed for `linear`.")
-        .def_prop_ro("out_features", &PackedWeight::out_features)
-        .def_prop_ro("in_features", &PackedWeight::in_features)
+    nb::class_<Weight>(m, "Weight", "A matrix [out_features, in_features] packed for `linear` and `embedding`.")
+        .def_prop_ro("out_features", &Weight::out_features)
+        .def_prop_ro("in_features", &Weight::in_features)
         .def("dequantized", &dequantized, "Return the matrix as float32 [out_features, in_features], a copy.");
+    nb::class_<PackedWeight, Weight>(m, "PackedWeight", "A float32 matrix.");
     m.def("pack", &pack, nb::arg("matrices"));
     m.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none());
     m.def("embedding", &embedding, nb::arg("token_ids"), nb::arg("table"));

@@ -121,7 +121,7 @@ class NativeOps:
         return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
 
 
-def _packed(weight: Weight) -> _native.PackedWeight:
-    if not isinstance(weight, _native.PackedWeight):
+def _packed(weight: Weight) -> _native.Weight:
+    if not isinstance(weight, _native.Weight):
         raise ValueError(f"weight must be packed by the native ops, got {type(weight).__name__}")
     return weight
