@@ -133,5 +133,5 @@ def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ConfigError(f"unknown engine option {name!r}{hint}")
     neutral, reason = _UNSUPPORTED[name]
-    if value not in neutral:
+    if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
         raise UnsupportedError(f"{name}={value!r} is not supported: {reason}; leave it at {neutral[0]!r}")

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from octavo.config import (
     SchedulerConfig,
 )
 from octavo.config.configs import LogprobsMode, SchedulingPolicy
+from octavo.config.option_types import canonical_types
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -37,7 +39,9 @@ from octavo.utils.imports import import_by_name
 logger = get_logger(__name__)
 
 _DEFAULT_BLOCK_SIZE = 16
+_MAX_BLOCK_SIZE = 2**16  # blocks far longer than any sequence only waste memory
 _DEFAULT_MAX_NUM_SEQS = 256
+_MAX_NUM_SEQS = 2**16  # every row costs memory, busy or not
 _DEFAULT_MAX_NUM_BATCHED_TOKENS = 1024  # matrix products reach full speed far below; larger steps only delay others
 _LENGTH_UNITS = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _LENGTH = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kmKM]?)", re.ASCII)
@@ -65,6 +69,9 @@ class ResolvedEngine:
 
 def resolve(args: EngineArgs) -> ResolvedEngine:
     """Open the checkpoint and decide every option; raises ConfigError, UnsupportedError or CheckpointError."""
+    if callable(args.hf_overrides):
+        raise UnsupportedError("hf_overrides by a function is not supported; give a mapping")
+    args = canonical_types(args)
     _check_choices(args)
     load = LoadConfig(args.load_format, args.use_tqdm_on_load)
     checkpoint = open_checkpoint(
@@ -113,8 +120,6 @@ def _check_choices(args: EngineArgs) -> None:
 
 
 def _override_config(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Checkpoint:
-    if not isinstance(overrides, Mapping):
-        raise UnsupportedError(f"hf_overrides must be a mapping, got {type(overrides).__name__}")
     if not overrides:
         return checkpoint
     values = {**checkpoint.config.values, **overrides}
@@ -139,10 +144,13 @@ def parse_length(wish: int | str) -> int | None:
     if wish in (-1, "-1", "auto"):
         return None
     match = _LENGTH.fullmatch(str(wish).strip())
-    length = int(float(match["number"]) * _LENGTH_UNITS[match["unit"]]) if match else 0
-    if length < 1 or isinstance(wish, bool):
-        raise ConfigError(f"max_model_len must be a positive number of tokens such as 4096 or 4k, or -1, got {wish!r}")
-    return length
+    length = Decimal(match["number"]) * _LENGTH_UNITS[match["unit"]] if match else Decimal(0)
+    # one prompt token and one new token are the least that a request has
+    if length < 2 or length != int(length) or isinstance(wish, bool):
+        raise ConfigError(
+            f"max_model_len must be a whole number of at least 2 tokens such as 4096 or 4k, or -1, got {wish!r}"
+        )
+    return int(length)
 
 
 def _model_config(
@@ -228,19 +236,32 @@ def _cache_config(args: EngineArgs) -> CacheConfig:
     if not 0 <= args.watermark < 1:
         raise ConfigError(f"watermark must be at least 0 and below 1, got {args.watermark}")
     return CacheConfig(
-        block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE),
+        block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE, _MAX_BLOCK_SIZE),
         memory_bytes=_optional_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes),
         memory_utilization=utilization,
         enable_prefix_caching=args.enable_prefix_caching is not False,
         num_blocks_override=_optional_positive("num_gpu_blocks_override", args.num_gpu_blocks_override),
         watermark=args.watermark,
         enable_hybrid=not args.disable_hybrid_kv_cache_manager,
-        enable_kv_events=bool((args.kv_events_config or {}).get("enable_kv_cache_events")),
+        enable_kv_events=_enable_kv_events(args.kv_events_config or {}),
     )
 
 
+def _enable_kv_events(options: Mapping[str, Any]) -> bool:
+    wish = options.get("enable_kv_cache_events", False)
+    if not isinstance(wish, bool):
+        raise ConfigError(f"kv_events_config.enable_kv_cache_events must be a bool, got {wish!r}")
+    others = sorted(options.keys() - {"enable_kv_cache_events"})
+    if others:
+        raise UnsupportedError(
+            f"kv_events_config.{others[0]} is not supported: events are read in this process (take_kv_events); "
+            "give enable_kv_cache_events only"
+        )
+    return wish
+
+
 def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
-    max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS)
+    max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS, _MAX_NUM_SEQS)
     chunked = args.enable_chunked_prefill is not False
     # every running request needs one token of the budget; without chunks, so does a whole prompt
     least = max_num_seqs if chunked else max(max_num_seqs, max_model_len)
@@ -283,15 +304,15 @@ def _parallel_config(args: EngineArgs) -> ParallelConfig:
     return ParallelConfig(worker_cls=args.worker_cls, worker_extension_cls=args.worker_extension_cls)
 
 
-def _positive(name: str, wish: int | None, default: int) -> int:
-    return default if wish is None else _at_least_one(name, wish)
+def _positive(name: str, wish: int | None, default: int, most: int = 2**31 - 1) -> int:
+    if wish is None:
+        return default
+    if not 1 <= wish <= most:
+        raise ConfigError(f"{name} must be a positive integer of at most {most}, got {wish}")
+    return wish
 
 
 def _optional_positive(name: str, wish: int | None) -> int | None:
-    return None if wish is None else _at_least_one(name, wish)
-
-
-def _at_least_one(name: str, wish: int) -> int:
-    if isinstance(wish, bool) or not isinstance(wish, int) or wish < 1:
-        raise ConfigError(f"{name} must be a positive integer, got {wish!r}")
+    if wish is not None and wish < 1:
+        raise ConfigError(f"{name} must be a positive integer, got {wish}")
     return wish

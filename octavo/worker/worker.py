@@ -65,7 +65,21 @@ class Worker:
         return budget
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig], max_model_len: int) -> None:
-        self.model_runner.initialize_kv_cache(kv_cache_configs[self.rank], max_model_len)
+        plan = kv_cache_configs[self.rank]
+        size_bytes = sum(tensor.size_bytes for tensor in plan.tensors)
+        total_bytes = memory_facts().total_bytes
+        if size_bytes > total_bytes:
+            raise ConfigError(
+                f"a KV cache of {plan.num_blocks} blocks takes {_gib(size_bytes)}, but there are {_gib(total_bytes)} "
+                "of memory; lower kv_cache_memory_bytes or num_gpu_blocks_override"
+            )
+        try:
+            self.model_runner.initialize_kv_cache(plan, max_model_len)
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for a KV cache of {_gib(size_bytes)} and {self.config.scheduler.max_num_seqs} requests of "
+                f"{max_model_len} tokens ({error}); lower kv_cache_memory_bytes, max_num_seqs or max_model_len"
+            ) from error
 
     def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput | None:
         return self.model_runner.execute_model(step)
@@ -82,14 +96,15 @@ class Worker:
 
     def _profile(self) -> int:
         """Run a small step, which also warms up threads and pages; return the largest step's activation bytes."""
-        num_tokens = min(_PROFILE_TOKENS, self.config.scheduler.max_num_batched_tokens)
+        scheduler = self.config.scheduler
+        num_tokens = min(_PROFILE_TOKENS, scheduler.max_num_batched_tokens, scheduler.max_model_len)
         tracemalloc.start()
         try:
             self.model_runner.profile_run(num_tokens)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        return peak_bytes * -(-self.config.scheduler.max_num_batched_tokens // num_tokens)
+        return peak_bytes * -(-scheduler.max_num_batched_tokens // num_tokens)
 
 
 def _gib(size_bytes: int) -> str:

@@ -32,7 +32,7 @@ def test_lengths_are_read_as_vllm_reads_them(wish, length):
     assert parse_length(wish) == length
 
 
-@pytest.mark.parametrize("wish", [0, -2, "", "k", "many", "4kk", True, "1e3", "nan", "infK"])
+@pytest.mark.parametrize("wish", [0, 1, -2, "", "k", "many", "4kk", True, "1e3", "nan", "infK", "3.5"])
 def test_other_lengths_are_refused(wish):
     with pytest.raises(ConfigError, match="max_model_len"):
         parse_length(wish)
@@ -113,3 +113,17 @@ def test_wrong_options_are_refused_by_name(folder, options, error):
         resolved(folder, **options)
     name = next(iter(options))
     assert name in str(caught.value) or name == "logits_processors"
+
+
+@pytest.mark.parametrize("options", [{"block_size": 2**17}, {"max_num_seqs": 2**17}, {"max_num_batched_tokens": 2**31}])
+def test_sizes_beyond_reason_are_refused_by_name(folder, options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        resolved(folder, **options)
+
+
+@pytest.mark.parametrize(
+    "events", [{"enable_kv_cache_events": "no"}, {"enable_kv_cache_events": True, "publisher": "zmq"}]
+)
+def test_kv_events_are_switched_by_a_bool_and_nothing_else(folder, events):
+    with pytest.raises((ConfigError, UnsupportedError), match="kv_events_config"):
+        resolved(folder, kv_events_config=events)

@@ -115,3 +115,18 @@ def test_workers_and_the_model_can_be_reached(folder):
     llm = LLM(folder, **OPTIONS)
     assert llm.apply_model(lambda model: model) == llm.collective_rpc("get_model")
     assert llm.collective_rpc(lambda worker, x, y: x * y, args=(6,), kwargs={"y": 7}) == [42]
+
+
+@pytest.mark.parametrize("max_model_len", [2, 3, 31])
+def test_the_shortest_contexts_start_and_answer(folder, max_model_len):
+    llm = LLM(folder, **{**OPTIONS, "max_model_len": max_model_len})
+    output = llm.generate([[5]], SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)[0].outputs[0]
+    assert len(output.token_ids) == max_model_len - 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"kv_cache_memory_bytes": 2**62}, {"num_gpu_blocks_override": 2**40, "kv_cache_memory_bytes": None}]
+)
+def test_a_cache_beyond_the_machines_memory_is_refused(folder, options):
+    with pytest.raises(ConfigError, match=r"GiB.*of memory"):
+        LLM(folder, **{**OPTIONS, **options})
