@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.types.sampling_checks import as_int, wrong
+from octavo.types.sampling_checks import as_int, is_valid_unicode, wrong
 
 MAX_CACHE_SALT_CHARS = 1024
 
@@ -29,11 +29,13 @@ class TokenizationOptions:
     @staticmethod
     def from_kwargs(options: Mapping[str, object] | None) -> TokenizationOptions:
         """Check a mapping of options; unknown names are refused."""
-        options = options or {}
-        unknown = sorted(options.keys() - _OPTION_NAMES)
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise wrong("tokenization_kwargs", "a mapping", options)
+        unknown = sorted(map(repr, options.keys() - _OPTION_NAMES))
         if unknown:
             known = ", ".join(sorted(_OPTION_NAMES))
-            raise InvalidRequestError(f"unknown tokenization option {unknown[0]!r}; known: {known}", unknown[0])
+            raise InvalidRequestError(f"unknown tokenization option {unknown[0]}; known: {known}", "tokenization_kwargs")
         add_special_tokens = options.get("add_special_tokens")
         if add_special_tokens is not None and not isinstance(add_special_tokens, bool):
             raise wrong("add_special_tokens", "a bool", add_special_tokens)
@@ -105,9 +107,12 @@ def _token_ids(values: object) -> list[int]:
         return list(values)
     token_ids: list[int] = []
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        if isinstance(value, bool):
             raise wrong("prompt_token_ids", "a list of integers", value)
-        token_ids.append(operator.index(value))
+        try:
+            token_ids.append(operator.index(value))  # type: ignore[arg-type]  # the question is whether it can
+        except TypeError:
+            raise wrong("prompt_token_ids", "a list of integers", value) from None
     return token_ids
 
 
@@ -125,6 +130,8 @@ def _cache_salt(value: object) -> str | None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_CACHE_SALT_CHARS:
         raise wrong("cache_salt", f"text of 1 to {MAX_CACHE_SALT_CHARS} characters", value)
+    if not is_valid_unicode(value):
+        raise wrong("cache_salt", "valid Unicode, without lone surrogates", value)
     return value
 
 

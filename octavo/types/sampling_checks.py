@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from octavo.errors import InvalidRequestError
 
 INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 
 
@@ -26,9 +27,12 @@ def wrong(name: str, expected: str, got: object) -> InvalidRequestError:
 def as_int(name: str, value: object, low: int, high: int | None = None) -> int:
     """Return value as a Python int in low..high. A bool is not an int, nor is 3.0."""
     bounds = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+    if isinstance(value, bool):
         raise wrong(name, bounds, value)
-    number = operator.index(value)  # type: ignore[arg-type]
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # the question is whether it can
+    except TypeError:
+        raise wrong(name, bounds, value) from None
     if number < low or (high is not None and number > high):
         raise wrong(name, bounds, value)
     return number
@@ -71,14 +75,29 @@ def as_texts(name: str, value: object) -> list[str]:
     for text in texts:
         if not isinstance(text, str) or not text:
             raise wrong(name, "made of non-empty strings", text)
+        if not is_valid_unicode(text):
+            raise wrong(name, "made of valid Unicode, without lone surrogates", text)
     return list(texts)
+
+
+def is_valid_unicode(text: str) -> bool:
+    """Say whether text can be written as UTF-8: a lone surrogate can be in no answer, and crosses no process border."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_token_ids(name: str, value: object, max_len: int | None = None) -> list[int]:
     """Return a list of ids >= 0 in the order given, without duplicates."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, Mapping)):
         raise wrong(name, "a list of token ids", value)
-    ids = list(dict.fromkeys(as_int(name, token_id, 0) for token_id in value))
+    try:
+        items = iter(value)  # type: ignore[call-overload]  # the question is whether it can
+    except TypeError:
+        raise wrong(name, "a list of token ids", value) from None
+    ids = list(dict.fromkeys(as_int(name, token_id, 0) for token_id in items))
     if max_len is not None and len(ids) > max_len:
         raise wrong(name, f"at most {max_len} token ids", f"{len(ids)} ids")
     return ids
@@ -105,8 +124,13 @@ def as_extra_args(name: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise wrong(name, "a mapping with text keys", value)
     pending: list[object] = list(value.values())
+    seen: set[int] = set()  # containers, by identity: one may hold itself
     while pending:
         item = pending.pop()
+        if isinstance(item, (Mapping, list, tuple)):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
         if isinstance(item, int) and not INT64_MIN <= item <= UINT64_MAX:
             raise wrong(name, "made of integers that fit 64 bits", item)
         if isinstance(item, Mapping):

@@ -22,6 +22,8 @@ logger = get_logger(__name__)
 
 GREEDY_BELOW = 1e-5  # a lower temperature means greedy
 MIN_TEMPERATURE = 0.01  # lower ones are raised to it: scores divided by them overflow float32
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-20, 1e20  # scores times or over others leave float32
+MAX_COUNT = checks.INT64_MAX
 MAX_N = 16384
 MAX_BAD_WORD_SEQUENCES = 128
 MAX_LOGPROB_TOKEN_IDS = 128
@@ -76,7 +78,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     """How to generate. Raises InvalidRequestError, with `parameter` set, for a value out of range.
 
     n: sequences per prompt; child i of a seeded request uses seed + i
-    presence_penalty, frequency_penalty: [-2, 2], over the output; repetition_penalty: > 0, over prompt and output
+    presence_penalty, frequency_penalty: [-2, 2], over the output
+    repetition_penalty: [1e-20, 1e20], over prompt and output
     temperature: [0, 2]; below 1e-5 greedy, which resets top_p, top_k and min_p; else at least 0.01
     top_p: (0, 1]; top_k: 0 or -1 = off; min_p: [0, 1]
     seed: 64 bits, signed or unsigned; None or -1: chosen at admission
@@ -194,7 +197,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     def verify(self) -> None:
         """Check and normalise everything that needs no model. Call again after changing a field."""
         for name in UNSUPPORTED_FIELDS:
-            if getattr(self, name) != _DEFAULTS[name]:
+            value, default = getattr(self, name), _DEFAULTS[name]
+            if type(value) is not type(default) or value != default:
                 raise UnsupportedError(f"sampling parameter {name} is not supported; leave it out")
         self._verify_numbers()
         self._verify_stops()
@@ -236,21 +240,21 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         self.n = checks.as_int("n", self.n, 1, MAX_N)
         self.presence_penalty = checks.as_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         self.frequency_penalty = checks.as_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        infinity = float("inf")
-        repetition = checks.as_float("repetition_penalty", self.repetition_penalty, 0.0, infinity, low_open=True)
-        self.repetition_penalty = repetition
+        self.repetition_penalty = checks.as_float(
+            "repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY
+        )
         self.temperature = checks.as_float("temperature", self.temperature, 0.0, 2.0)
         self.top_p = checks.as_float("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        self.top_k = max(checks.as_int("top_k", self.top_k, -1), 0)
+        self.top_k = max(checks.as_int("top_k", self.top_k, -1, MAX_COUNT), 0)
         self.min_p = checks.as_float("min_p", self.min_p, 0.0, 1.0)
         self.seed = checks.as_optional_int("seed", self.seed, checks.INT64_MIN, checks.UINT64_MAX)
         if self.seed == -1:
             self.seed = None
-        self.max_tokens = checks.as_optional_int("max_tokens", self.max_tokens, 1)
-        self.min_tokens = checks.as_int("min_tokens", self.min_tokens, 0)
+        self.max_tokens = checks.as_optional_int("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        self.min_tokens = checks.as_int("min_tokens", self.min_tokens, 0, MAX_COUNT)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise checks.wrong("min_tokens", f"at most max_tokens={self.max_tokens}", self.min_tokens)
-        self.stream_interval = checks.as_optional_int("stream_interval", self.stream_interval, 1)
+        self.stream_interval = checks.as_optional_int("stream_interval", self.stream_interval, 1, MAX_COUNT)
 
     def _verify_stops(self) -> None:
         for name in _BOOL_FIELDS:
@@ -269,8 +273,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
             self.logprobs = 1 if self.logprobs else None
         if isinstance(self.prompt_logprobs, bool):
             self.prompt_logprobs = 1 if self.prompt_logprobs else None
-        self.logprobs = checks.as_optional_int("logprobs", self.logprobs, -1)
-        self.prompt_logprobs = checks.as_optional_int("prompt_logprobs", self.prompt_logprobs, -1)
+        self.logprobs = checks.as_optional_int("logprobs", self.logprobs, -1, MAX_COUNT)
+        self.prompt_logprobs = checks.as_optional_int("prompt_logprobs", self.prompt_logprobs, -1, MAX_COUNT)
         if self.skip_reading_prefix_cache is None and self.prompt_logprobs is not None:
             self.skip_reading_prefix_cache = True
         if self.logprob_token_ids is None:
@@ -317,7 +321,7 @@ class BeamSearchParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_
         self.beam_width = checks.as_int("beam_width", self.beam_width, 1)
         self.max_tokens = checks.as_int("max_tokens", self.max_tokens, 1)
         self.temperature = checks.as_float("temperature", self.temperature, 0.0, 2.0)
-        self.length_penalty = checks.as_float("length_penalty", self.length_penalty, float("-inf"), float("inf"))
+        self.length_penalty = checks.as_float("length_penalty", self.length_penalty, -50.0, 50.0)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             checks.as_bool(name, getattr(self, name))
         self.structured_outputs = _as_struct("structured_outputs", self.structured_outputs, StructuredOutputsParams)

@@ -63,6 +63,8 @@ def test_empty_prompts_are_refused(prompt):
 @pytest.mark.parametrize(
     "prompt",
     [
+        [np.array([1, 2])],
+        {"prompt": "a", "cache_salt": "\ud800"},
         None,
         7,
         b"bytes",
@@ -181,13 +183,6 @@ def test_a_prompt_that_can_never_fit_the_cache_is_refused():
     assert core_request([1] * 19, processor_options={"max_kv_tokens": 20}).request.sampling_params.max_tokens == 1
 
 
-def test_without_chunked_prefill_a_prompt_over_the_step_budget_is_refused():
-    options = {"enable_chunked_prefill": False}
-    with pytest.raises(InvalidRequestError, match="max_num_batched_tokens=32"):
-        core_request([1] * 33, processor_options=options)
-    assert core_request([1] * 32, processor_options=options)
-
-
 @pytest.mark.parametrize(
     "options, expected",
     [
@@ -205,6 +200,10 @@ def test_a_prompt_is_shortened_only_on_demand(options, expected):
 def test_truncation_to_the_models_limit_leaves_one_new_token():
     processed = core_request([1] * 200, {"tokenization_kwargs": {"truncate_prompt_tokens": -1}})
     assert len(processed.request.prompt_token_ids) == 63
+    processed = core_request(
+        [1] * 200, {"tokenization_kwargs": {"truncate_prompt_tokens": -1}}, processor_options={"max_kv_tokens": 20}
+    )
+    assert len(processed.request.prompt_token_ids) == 19, "the KV cache is the limit here"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +215,9 @@ def test_truncation_to_the_models_limit_leaves_one_new_token():
         {"truncation_side": "middle"},
         {"add_special_tokens": 1},
         {"max_length": 5},
+        {1: 2},
+        [("truncate_prompt_tokens", 2)],
+        5,
     ],
 )
 def test_wrong_tokenization_options_are_refused(options):

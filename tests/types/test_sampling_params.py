@@ -61,6 +61,8 @@ OUT_OF_RANGE = [
     ("stop_token_ids", [True]),
     ("stop_token_ids", "12"),
     ("bad_words", [""]),
+    ("bad_words", ["\ud800"]),
+    ("stop", ["a\ud800"]),
     ("max_tokens", 0),
     ("max_tokens", -1),
     ("max_tokens", 1.5),
@@ -89,6 +91,17 @@ OUT_OF_RANGE = [
     ("output_kind", 3),
     ("stream_interval", 0),
     ("repetition_detection", 5),
+    # beyond float32 or 64 bits: an overflow or an infinity in the middle of a step
+    ("repetition_penalty", 1e-320),
+    ("repetition_penalty", 1e308),
+    ("top_k", 2**63),
+    ("max_tokens", 2**63),
+    ("logprobs", 10**30),
+    # what looks like a number or a list and is none
+    ("n", np.array([1, 2])),
+    ("seed", np.array([1, 2])),
+    ("stop_token_ids", np.array(3)),
+    ("allowed_token_ids", np.array(3)),
 ]
 
 
@@ -120,6 +133,15 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> No
 )
 def test_the_ends_of_each_range_are_accepted(name: str, value: object) -> None:
     assert getattr(SamplingParams(**{name: value}), name) == value
+
+
+def test_extra_arguments_that_hold_themselves_are_checked_once() -> None:
+    endless: list[object] = [1]
+    endless.append(endless)
+    SamplingParams(extra_args={"key": endless})
+    endless.append(2**64)
+    with pytest.raises(InvalidRequestError, match="64 bits"):
+        SamplingParams(extra_args={"key": endless})
 
 
 def test_defaults_are_those_of_vllm() -> None:
@@ -200,6 +222,11 @@ def test_prompt_logprobs_bypass_the_prefix_cache() -> None:
 def test_fields_not_built_are_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(UnsupportedError, match=name):
         SamplingParams(**{name: 7})
+
+
+def test_an_array_for_a_field_not_built_is_refused_like_anything_else() -> None:
+    with pytest.raises(UnsupportedError, match="watermarking"):
+        SamplingParams(watermarking=np.array([1, 2]))  # type: ignore[arg-type]
 
 
 def test_a_changed_field_is_caught_by_verify() -> None:
@@ -369,6 +396,7 @@ def test_structured_outputs_bound_the_nesting() -> None:
 
 def test_beam_search_ranges() -> None:
     assert BeamSearchParams(beam_width=2, max_tokens=5).length_penalty == 1.0
-    for fields in ({"beam_width": 0}, {"max_tokens": 0}, {"temperature": 3}, {"length_penalty": math.nan}):
+    penalties = ({"length_penalty": math.nan}, {"length_penalty": 1e3})  # length ** 1e3 overflows
+    for fields in ({"beam_width": 0}, {"max_tokens": 0}, {"temperature": 3}, *penalties):
         with pytest.raises(InvalidRequestError):
             BeamSearchParams(**{"beam_width": 2, "max_tokens": 5, **fields})
