@@ -35,7 +35,8 @@ class TokenizationOptions:
         unknown = sorted(map(repr, options.keys() - _OPTION_NAMES))
         if unknown:
             known = ", ".join(sorted(_OPTION_NAMES))
-            raise InvalidRequestError(f"unknown tokenization option {unknown[0]}; known: {known}", "tokenization_kwargs")
+            message = f"unknown tokenization option {unknown[0]}; known: {known}"
+            raise InvalidRequestError(message, "tokenization_kwargs")
         add_special_tokens = options.get("add_special_tokens")
         if add_special_tokens is not None and not isinstance(add_special_tokens, bool):
             raise wrong("add_special_tokens", "a bool", add_special_tokens)
