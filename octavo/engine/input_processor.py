@@ -35,27 +35,17 @@ class ProcessedRequest:
     request: EngineCoreRequest
 
 
-@dataclass(frozen=True)
-class ModelLimits:
-    """What a request may ask of this engine. max_kv_tokens: the longest sequence that the whole KV cache holds."""
-
-    max_model_len: int
-    max_kv_tokens: int
-    max_step_tokens: int | None  # the longest prompt without chunked prefill; None with it
-
-
 class InputProcessor:
-    """Checks and tokenises requests for one engine."""
+    """Checks and tokenises requests for one engine.
+
+    max_sequence_len: prompt and output of one request, as far as the model's context and the KV cache go
+    """
 
     def __init__(
         self, model: ModelConfig, scheduler: SchedulerConfig, tokenizer: Tokenizer | None, max_kv_tokens: int
     ) -> None:
-        """model, scheduler: as started, max_model_len final."""
-        self.limits = ModelLimits(
-            max_model_len=model.max_model_len,
-            max_kv_tokens=max_kv_tokens,
-            max_step_tokens=None if scheduler.enable_chunked_prefill else scheduler.max_num_batched_tokens,
-        )
+        """model, scheduler: as started, max_model_len final; max_kv_tokens: the longest sequence that the cache holds."""
+        self.max_sequence_len = min(model.max_model_len, max_kv_tokens)
         self._model = model
         self._tokenizer = tokenizer
         self._priorities = scheduler.policy == "priority"
@@ -126,10 +116,10 @@ class InputProcessor:
         if self._longest_token_chars is None:
             self._longest_token_chars = max(map(len, tokenizer.get_vocab()))
         least_tokens = len(text) // self._longest_token_chars
-        if least_tokens >= self.limits.max_model_len:
+        if least_tokens >= self._model.max_model_len:
             raise InvalidRequestError(
                 f"the prompt has {len(text)} characters and thus over {least_tokens} tokens, but "
-                f"max_model_len={self.limits.max_model_len}; shorten the prompt",
+                f"max_model_len={self._model.max_model_len}; shorten the prompt",
                 "prompt",
             )
 
@@ -137,7 +127,7 @@ class InputProcessor:
         wish = options.truncate_prompt_tokens
         if wish is None:
             return token_ids
-        length = self.limits.max_model_len - 1 if wish == -1 else wish
+        length = self.max_sequence_len - 1 if wish == -1 else wish
         if length >= len(token_ids):
             return token_ids
         return token_ids[-length:] if options.truncation_side == "left" else token_ids[:length]
@@ -150,23 +140,17 @@ class InputProcessor:
             outside = next(i for i in token_ids if not 0 <= i < self._model.vocab_size)
             expected = f"made of token ids from 0 to {self._model.vocab_size - 1} (the width of the model's logits)"
             raise wrong("prompt_token_ids", expected, outside)
-        limits, num_tokens = self.limits, len(token_ids)
-        if num_tokens >= limits.max_model_len:
+        num_tokens, max_model_len = len(token_ids), self._model.max_model_len
+        if num_tokens >= max_model_len:
             raise InvalidRequestError(
-                f"the prompt has {num_tokens} tokens, but max_model_len={limits.max_model_len} includes at least one "
-                "new token; shorten the prompt, or set truncate_prompt_tokens",
+                f"the prompt has {num_tokens} tokens, but max_model_len={max_model_len} includes at least one new token; "
+                "shorten the prompt, or set truncate_prompt_tokens",
                 "prompt",
             )
-        if num_tokens >= limits.max_kv_tokens:
+        if num_tokens >= self.max_sequence_len:
             raise InvalidRequestError(
                 f"the prompt has {num_tokens} tokens and can never fit the KV cache, which holds "
-                f"{limits.max_kv_tokens}; shorten the prompt or give the engine more kv_cache_memory_bytes",
-                "prompt",
-            )
-        if limits.max_step_tokens is not None and num_tokens > limits.max_step_tokens:
-            raise InvalidRequestError(
-                f"the prompt has {num_tokens} tokens and must be computed in one step, because chunked prefill is off, "
-                f"but max_num_batched_tokens={limits.max_step_tokens}",
+                f"{self.max_sequence_len}; shorten the prompt or give the engine more kv_cache_memory_bytes",
                 "prompt",
             )
 
@@ -193,11 +177,11 @@ class InputProcessor:
             raise InvalidRequestError(f"{name} needs a tokenizer, but skip_tokenizer_init=True; use token ids", name)
         if params.bad_words and self._tokenizer is not None:
             params.set_bad_words_token_ids(tokenize_bad_words(params.bad_words, self._tokenizer))
-        room = min(self.limits.max_model_len, self.limits.max_kv_tokens) - num_prompt_tokens
+        room = self.max_sequence_len - num_prompt_tokens
         if params.min_tokens > room:
             raise InvalidRequestError(
                 f"min_tokens={params.min_tokens} does not fit: the prompt has {num_prompt_tokens} tokens and "
-                f"max_model_len={self.limits.max_model_len} leaves room for {room}",
+                f"max_model_len={self._model.max_model_len} leaves room for {room}",
                 "min_tokens",
             )
         params.verify_for_model(self._model.vocab_size, self._model.max_logprobs, room)

@@ -41,7 +41,9 @@ def fan_out(request: EngineCoreRequest) -> list[EngineCoreRequest]:
     params = request.sampling_params
     first, others = copy.copy(params), copy.copy(params)
     first.n = others.n = 1
-    others.prompt_logprobs = None
+    if params.prompt_logprobs is not None:
+        # The first alone must compute every position of the prompt; the others share its blocks.
+        others.prompt_logprobs = others.skip_reading_prefix_cache = None
     return [
         msgspec.structs.replace(
             request,

@@ -101,10 +101,10 @@ def _step_params(params: BeamSearchParams) -> SamplingParams:
 def _search(llm: LLM, searches: list[_Search], params: BeamSearchParams) -> list[_Search]:
     """Run the searches together; afterwards `completed` of each holds its best beams."""
     eos_token_ids = frozenset(() if params.ignore_eos else llm.model_config.eos_token_ids)
-    max_model_len = llm.model_config.max_model_len
+    max_sequence_len = llm.llm_engine.input_processor.max_sequence_len
     step_params = _step_params(params)
     for _ in range(params.max_tokens):
-        live = [(search, beam) for search in searches for beam in search.beams if len(beam.tokens) < max_model_len]
+        live = [(search, beam) for search in searches for beam in search.beams if len(beam.tokens) < max_sequence_len]
         if not live:
             break
         prompts = [TokensPrompt(prompt_token_ids=beam.tokens) for _, beam in live]

@@ -220,6 +220,19 @@ def test_sequences_that_end_at_different_times_are_all_there():
     assert fake.engine.get_num_unfinished_requests() == 0
 
 
+def test_sequences_share_the_prompts_blocks_even_if_prompt_logprobs_are_asked_for():
+    """Every sequence computed the whole prompt: what the first needs for its logprobs was asked of all."""
+    fake = fake_engine(mixes)
+    params = {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 2, "prompt_logprobs": 1}
+    fake.complete("a prompt of several blocks", **params, output_kind=RequestOutputKind.FINAL_ONLY)
+    totals = {metric.name: metric for metric in fake.engine.get_metrics()}
+    assert totals["vllm:prefix_cache_hits"].value == 2 * 24, "blocks of 4 tokens; the last of 26 is computed anew"
+    explicit = {**params, "prompt_logprobs": None, "skip_reading_prefix_cache": True}
+    fake.complete("a prompt of several blocks", **explicit, output_kind=RequestOutputKind.FINAL_ONLY)
+    totals = {metric.name: metric for metric in fake.engine.get_metrics()}
+    assert totals["vllm:prefix_cache_hits"].value == 2 * 24, "who asks for no reading gets none"
+
+
 def test_streams_of_n_sequences_carry_their_index():
     fake = fake_engine(mixes)
     params = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=6, output_kind=RequestOutputKind.DELTA)

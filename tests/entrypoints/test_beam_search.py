@@ -107,6 +107,14 @@ def test_the_search_ends_at_the_context():
     assert all(len(sequence.tokens) == 5 for sequence in output.sequences)
 
 
+def test_the_search_ends_where_the_cache_does():
+    """Where the KV cache holds less than max_model_len, a step past its end was refused and took the search with it."""
+    (output,) = beam_llm(num_blocks_override=3).beam_search(
+        "ab", BeamSearchParams(beam_width=2, max_tokens=50, ignore_eos=True)
+    )
+    assert all(len(sequence.tokens) == 8 for sequence in output.sequences), "two blocks of 4 tokens, and the null block"
+
+
 def test_what_cannot_work_is_refused_before_anything_runs():
     llm = beam_llm()
     with pytest.raises(InvalidRequestError, match=r"beam_width=11 needs 22 logprobs.*max_logprobs=20"):
