@@ -44,7 +44,7 @@ class InputProcessor:
     def __init__(
         self, model: ModelConfig, scheduler: SchedulerConfig, tokenizer: Tokenizer | None, max_kv_tokens: int
     ) -> None:
-        """model, scheduler: as started, max_model_len final; max_kv_tokens: the longest sequence that the cache holds."""
+        """model, scheduler: as started, max_model_len final; max_kv_tokens: longest sequence that the cache holds."""
         self.max_sequence_len = min(model.max_model_len, max_kv_tokens)
         self._model = model
         self._tokenizer = tokenizer
@@ -143,8 +143,8 @@ class InputProcessor:
         num_tokens, max_model_len = len(token_ids), self._model.max_model_len
         if num_tokens >= max_model_len:
             raise InvalidRequestError(
-                f"the prompt has {num_tokens} tokens, but max_model_len={max_model_len} includes at least one new token; "
-                "shorten the prompt, or set truncate_prompt_tokens",
+                f"the prompt has {num_tokens} tokens, but max_model_len={max_model_len} includes at least one new "
+                "token; shorten the prompt, or set truncate_prompt_tokens",
                 "prompt",
             )
         if num_tokens >= self.max_sequence_len:
