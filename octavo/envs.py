@@ -35,6 +35,16 @@ def ops_backend() -> str | None:
     return os.environ.get("OCTAVO_OPS") or None
 
 
+def enable_multiprocessing() -> bool:
+    """Return OCTAVO_ENABLE_MULTIPROCESSING (1 or 0, default 0): whether `LLM` computes in a process of its own."""
+    text = os.environ.get("OCTAVO_ENABLE_MULTIPROCESSING") or "0"
+    if text not in ("0", "1"):
+        from octavo.errors import ConfigError
+
+        raise ConfigError(f"OCTAVO_ENABLE_MULTIPROCESSING must be 0 or 1, got {text!r}")
+    return text == "1"
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith("OCTAVO_")}

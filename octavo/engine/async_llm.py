@@ -7,17 +7,18 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-from octavo.config import EngineArgs, OctavoConfig
-from octavo.engine.async_mp_client import AsyncMPClient
+from octavo.config import EngineArgs
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import refuse_lora
 from octavo.engine.output_collector import RequestOutputCollector
-from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.process_start import StartedProcess, start_process
+from octavo.engine.request_streams import RequestStreams
+from octavo.engine.supervisor import RecoveryPolicy
+from octavo.engine.sync_mp_client import method_name
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
 from octavo.tokenizers.tokenizer import Tokenizer
-from octavo.types.messages import EngineCoreOutputs
 from octavo.types.outputs import RequestOutput
 from octavo.types.sampling_params import SamplingParams
 
@@ -27,31 +28,34 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class AsyncLLM:
-    """Methods are for one event loop, the one in which the first request was made; `shutdown` is for any place."""
+    """A model in a process of its own, for one event loop: the one in which it is first used.
 
-    def __init__(
-        self, config: OctavoConfig, tokenizer: Tokenizer | None, client: AsyncMPClient, max_kv_tokens: int
-    ) -> None:
-        """config: as the core started with it; max_kv_tokens: longest sequence that its KV cache holds."""
-        self.config = config
-        self.model_config = config.model
-        self.tokenizer = tokenizer
-        self.metrics = EngineMetrics(config.model.served_model_name, config.observability.log_stats)
-        self.input_processor = InputProcessor(config.model, config.scheduler, tokenizer, max_kv_tokens)
-        self.engine_core = client
-        self._output_processor = OutputProcessor(tokenizer, self.metrics)
+    When the process dies, another takes its place and all requests go on where they were.
+    model_config, config: as the core started with them; num_blocks: of the KV cache
+    """
+
+    def __init__(self, started: StartedProcess) -> None:
+        self.config = started.config
+        self.model_config = started.config.model
+        self.num_blocks = started.num_blocks
+        self.tokenizer = started.tokenizer
+        self.metrics = EngineMetrics(self.model_config.served_model_name, self.config.observability.log_stats)
+        self.input_processor = InputProcessor(
+            self.model_config, self.config.scheduler, started.tokenizer, started.max_kv_tokens
+        )
+        self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics)
+        self.engine_core = self._streams.client
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._drained = asyncio.Event()
-        self._drained.set()
-        client.set_handlers(self._take_outputs, self._take_death)
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
-        """Start a core as the options say and wait until it is ready; raises what is wrong with the options."""
-        started = AsyncMPClient.start(engine_args)
-        return cls(started.config, started.tokenizer, started.client, started.max_kv_tokens)
+    def from_engine_args(cls, engine_args: EngineArgs, recovery: RecoveryPolicy | None = None) -> AsyncLLM:
+        """Start a core as the options say and wait until it is ready; raises what is wrong with the options.
+
+        recovery: when to give up replacing processes that die
+        """
+        return cls(start_process(engine_args, recovery or RecoveryPolicy()))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,7 @@ class AsyncLLM:
                 yield output
         finally:
             if not finished:
-                self._abort_sequences(collector.internal_ids)
+                self._streams.abort(collector.internal_ids)
 
     async def add_request(
         self,
@@ -132,52 +136,11 @@ class AsyncLLM:
         else:
             processed = process()
         await self._resumed.wait()
-        return self._start(processed)
-
-    def _start(self, processed: ProcessedRequest) -> RequestOutputCollector:
-        """Register a request and hand it to the core. Text state first: no answer may come for an unknown request."""
-        self.engine_core.attach()
-        if self.dead_error is not None:
-            raise self.dead_error
-        collector = RequestOutputCollector(processed.request.sampling_params.output_kind)
-        sequences = self._output_processor.add_request(
-            processed.request, processed.external_id, processed.prompt, collector
-        )
-        collector.internal_ids = [sequence.request_id for sequence in sequences]
-        self._drained.clear()
-        try:
-            for sequence in sequences:
-                self.engine_core.add_request(sequence)
-        except BaseException:
-            self._abort_sequences(collector.internal_ids)
-            raise
-        return collector
+        return self._streams.start(processed)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; their streams end with the finish reason "abort"."""
-        ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        self._abort_sequences(self._output_processor.sequences_of(ids))
-
-    def _abort_sequences(self, internal_ids: Sequence[str]) -> None:
-        self._output_processor.abort_sequences(internal_ids)
-        self.engine_core.abort_requests(internal_ids)
-        self._note_drained()
-
-    # -- what the core says --------------------------------------------------------------------------------------------
-
-    def _take_outputs(self, outputs: EngineCoreOutputs) -> None:
-        processed = self._output_processor.process_outputs(outputs)
-        if processed.request_ids_to_abort:
-            self.engine_core.abort_requests(processed.request_ids_to_abort)
-        self._note_drained()
-
-    def _take_death(self, error: EngineDeadError) -> None:
-        self._output_processor.fail_all(error)
-        self._note_drained()
-
-    def _note_drained(self) -> None:
-        if not self._output_processor.num_unfinished_requests:
-            self._drained.set()
+        self._streams.abort_requests([request_id] if isinstance(request_id, str) else list(request_id))
 
     # -- pausing, sleeping, ending -------------------------------------------------------------------------------------
 
@@ -193,9 +156,9 @@ class AsyncLLM:
         if mode == "keep":
             await self.engine_core.call("pause")
         elif mode == "wait":
-            await self._drained.wait()
+            await self._streams.wait_until_drained()
         else:
-            self._abort_all()
+            self._streams.abort_all()
         if clear_cache:
             await self.reset_prefix_cache(reset_running_requests=True)
 
@@ -231,19 +194,15 @@ class AsyncLLM:
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Wait until no request is unfinished; raises TimeoutError after drain_timeout seconds."""
         try:
-            await asyncio.wait_for(self._drained.wait(), drain_timeout)
+            await asyncio.wait_for(self._streams.wait_until_drained(), drain_timeout)
         except asyncio.TimeoutError:
             count = self.get_num_unfinished_requests()
             raise TimeoutError(f"{count} sequences are still unfinished after {drain_timeout} seconds") from None
 
     def shutdown(self) -> None:
         """End the core at once; unfinished streams raise EngineDeadError. Idempotent."""
-        self.engine_core.shutdown()
-        self._output_processor.fail_all(EngineDeadError("the engine was shut down"))
+        self._streams.shutdown()
         self._tokenizer_threads.shutdown(wait=False, cancel_futures=True)
-
-    def _abort_all(self) -> None:
-        self._abort_sequences(self._output_processor.all_sequences())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -276,7 +235,7 @@ class AsyncLLM:
 
     def get_num_unfinished_requests(self) -> int:
         """Return how many sequences are live (a request with n > 1 counts n times)."""
-        return self._output_processor.num_unfinished_requests
+        return self._streams.num_unfinished
 
     # -- services ------------------------------------------------------------------------------------------------------
 
@@ -314,12 +273,8 @@ class AsyncLLM:
 
         Raises TimeoutError after `timeout` seconds.
         """
-        if not isinstance(method, str):
-            raise UnsupportedError(
-                "collective_rpc takes the name of a worker method here: functions cannot go to the engine's process; "
-                "add methods to the worker with worker_extension_cls"
-            )
-        call = self.engine_core.call("collective_rpc", method, timeout, list(args), dict(kwargs or {}))
+        name = method_name(method)
+        call = self.engine_core.call("collective_rpc", name, timeout, list(args), dict(kwargs or {}))
         try:
             results: list[Any] = await asyncio.wait_for(call, timeout)
         except asyncio.TimeoutError:

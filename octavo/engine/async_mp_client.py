@@ -1,98 +1,117 @@
-"""The client of AsyncLLM; for the moment the core runs in a thread of this process."""
+"""The client of AsyncLLM: a core in a process of its own, attended to by an event loop. No threads, no polling."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
-from octavo.config import EngineArgs, OctavoConfig
-from octavo.engine.core import EngineCore
+from octavo.engine.core_child import CoreChild
+from octavo.engine.process_start import ProcessHandle
+from octavo.engine.supervisor import CoreState
 from octavo.errors import EngineDeadError
-from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
 
 
-@dataclass(frozen=True)
-class StartedClient:
-    """A client whose core is ready, and what it decided."""
-
-    client: AsyncMPClient
-    config: OctavoConfig
-    tokenizer: Tokenizer | None
-    max_kv_tokens: int
-
-
 class AsyncMPClient:
-    """Delivers to the event loop that first used it."""
+    """Delivers to handlers, in the event loop that first used it.
 
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.dead_error: EngineDeadError | None = None
-        self.is_ready = True
-        threading.Thread(target=self._run, daemon=True).start()
+    on_outputs: called with what each step brought; on_death: called once, when no core will come any more
+    """
 
-    @classmethod
-    def start(cls, args: EngineArgs) -> StartedClient:
-        from octavo.engine.resolve import resolve
-        from octavo.engine.startup import build_engine_core
-
-        resolved = resolve(args)
-        started = build_engine_core(resolved)
-        return StartedClient(cls(started.core), started.config, resolved.tokenizer, started.max_kv_tokens)
-
-    def set_handlers(
-        self, on_outputs: Callable[[EngineCoreOutputs], None], on_death: Callable[[EngineDeadError], None]
+    def __init__(
+        self,
+        handle: ProcessHandle,
+        on_outputs: Callable[[EngineCoreOutputs], None],
+        on_death: Callable[[EngineDeadError], None],
     ) -> None:
-        self._on_outputs, self._on_death = on_outputs, on_death
+        self._supervisor = handle.supervisor
+        handle.supervisor.before_close = self._unwatch
+        self._on_outputs = on_outputs
+        self._on_death = on_death
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched: CoreChild | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_death_told = False
+        self._finalizer = weakref.finalize(self, handle.close)  # also when the interpreter ends
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a core takes requests now."""
+        return self._supervisor.state is CoreState.READY
+
+    @property
+    def dead_error(self) -> EngineDeadError | None:
+        """Why no core will come any more; None while there is one, or will be."""
+        return self._supervisor.dead_error
+
+    @property
+    def process_id(self) -> int | None:
+        """The process of the present core; None between two."""
+        child = self._supervisor.child
+        return None if child is None else child.process_id
 
     def attach(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+        """Let the running event loop attend to the core; every method but `shutdown` needs it."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this engine belongs to another event loop; use it from there, or close that loop first")
+        self._loop = loop
+        self._watched = self._timer = None
+        self._attend()
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        self._inbox.put(lambda: self._core.add_request(request))
+        """Hand over a request; while a core is replaced it waits. Raises EngineDeadError when none will come."""
+        self._supervisor.add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        self._inbox.put(lambda: self._core.abort_requests(request_ids))
+        """End requests; unknown ids are ignored."""
+        self._supervisor.abort_requests(request_ids)
 
     async def call(self, method: str, *args: Any) -> Any:
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                if method in ("pause", "resume", "sleep", "wake_up"):
-                    future.set_result(None)
-                elif method == "is_sleeping":
-                    future.set_result(False)
-                else:
-                    future.set_result(getattr(self._core, method)(*args))
-            except Exception as error:
-                future.set_exception(error)
-
-        self._inbox.put(run)
-        return await asyncio.wrap_future(future)
+        """Call a service of the core and return its answer; while a core is replaced the call waits."""
+        self.attach()
+        return await asyncio.wrap_future(self._supervisor.call(method, args))
 
     def shutdown(self) -> None:
-        if self.is_ready:
-            self.is_ready = False
-            self.dead_error = EngineDeadError("the engine was shut down")
-            self._inbox.put(None)
+        """End the process; idempotent."""
+        self._unwatch()
+        self._finalizer()
 
-    def _run(self) -> None:
-        while True:
-            while not self._core.has_work() or not self._inbox.empty():
-                job = self._inbox.get()
-                if job is None:
-                    return
-                job()
-            for outputs in self._core.step()[0].values():
-                assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._on_outputs, outputs)
+    def _attend(self) -> None:
+        """Take in what has happened, hand it on, and wait for more."""
+        supervisor = self._supervisor
+        supervisor.receive()
+        self._watch(supervisor.child)
+        while supervisor.outputs:
+            self._on_outputs(supervisor.outputs.popleft())
+        if supervisor.dead_error is not None and not self._is_death_told:
+            self._is_death_told = True
+            self._on_death(supervisor.dead_error)
+
+    def _watch(self, child: CoreChild | None) -> None:
+        """Wait for this process, or for the moment at which the next is started."""
+        if child is not None and self._watched is None and self._loop is not None:
+            self._watched = child
+            self._loop.add_reader(child.output_fd, self._attend)
+            self._loop.add_reader(child.lifeline_fd, self._attend)
+            # the first is edge-triggered: what came before it was watched must be looked for
+            self._loop.call_soon(self._attend)
+        restart_at = self._supervisor.restart_at
+        if restart_at is not None and self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(max(restart_at - time.monotonic(), 0), self._restart)
+
+    def _unwatch(self) -> None:
+        if self._watched is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._watched.output_fd)
+            self._loop.remove_reader(self._watched.lifeline_fd)
+        self._watched = None
+
+    def _restart(self) -> None:
+        self._timer = None
+        self._attend()

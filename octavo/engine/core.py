@@ -26,11 +26,17 @@ StepOutputs = dict[int, EngineCoreOutputs]  # client index -> outputs
 
 
 class EngineCore:
-    """Takes requests, gives tokens, one step at a time. Only `queue_abort` may be called from another thread."""
+    """Takes requests, gives tokens, one step at a time. Only `queue_abort` may be called from another thread.
+
+    before_step: told of every step before it computes
+    """
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self.executor = executor
         self.scheduler = scheduler
+        self.before_step: Callable[[SchedulerOutput], None] | None = None
+        self.is_paused = False
+        self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._undelivered: list[StepOutputs] = []  # of steps that an interrupt ended
         # what a failed step was to tell the workers: told again with the next one
@@ -53,7 +59,9 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Say whether a step would have something to compute or deliver."""
-        return bool(self._undelivered) or self.scheduler.has_unfinished_requests()
+        if self._undelivered:
+            return True
+        return self.scheduler.has_unfinished_requests() and not self.is_paused and not self.sleep_level
 
     # -- step ----------------------------------------------------------------------------------------------------------
 
@@ -65,9 +73,11 @@ class EngineCore:
         if self._undelivered:
             return self._undelivered.pop(0), False
         self._process_queued_aborts()
-        if not self.scheduler.has_unfinished_requests():
+        if not self.has_work():
             return {}, False
         step = self._schedule()
+        if self.before_step is not None:
+            self.before_step(step)
         model_output = self._execute(step)
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
@@ -118,6 +128,33 @@ class EngineCore:
                 self.abort_requests(self._queued_aborts.get_nowait())
             except Empty:
                 return
+
+    # -- pausing and sleeping ------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Compute nothing until `resume`; requests stay where they are."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.is_paused = False
+
+    def sleep(self, level: int) -> None:
+        """Give memory back and compute nothing until `wake_up`. level 1: the KV cache; 2: the weights too.
+
+        Running requests are preempted and go on afterwards.
+        """
+        if self.sleep_level:
+            return
+        self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        self.executor.collective_rpc("sleep", args=(level,))
+        self.sleep_level = level
+
+    def wake_up(self) -> None:
+        """Take the memory again and go on after `sleep`."""
+        if self.sleep_level:
+            self.executor.collective_rpc("wake_up")
+            self.sleep_level = 0
 
     # -- services ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
@@ -35,8 +36,15 @@ class LLMEngine:
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
-        """Resolve the options, load the model and start a core in this process."""
-        # here and not above: an engine on a given core needs neither checkpoints nor a model
+        """Resolve the options, load the model and start a core: here, or as envs say in a process of its own."""
+        # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
+        if envs.enable_multiprocessing():
+            from octavo.engine.process_start import start_process
+            from octavo.engine.supervisor import RecoveryPolicy
+            from octavo.engine.sync_mp_client import SyncMPClient
+
+            process = start_process(engine_args, RecoveryPolicy())
+            return cls(process.config, process.tokenizer, SyncMPClient(process.handle), process.max_kv_tokens)
         from octavo.engine.resolve import resolve
         from octavo.engine.startup import build_engine_core
 

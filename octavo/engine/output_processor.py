@@ -9,11 +9,14 @@ from octavo.engine.logprobs import TokenTexts
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest, fan_out
 from octavo.engine.request_state import RequestState, new_request_state
+from octavo.log import get_logger
 from octavo.metrics.engine_metrics import EngineMetrics
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.outputs import RequestOutput
 from octavo.types.request import EngineCoreRequest, FinishReason
+
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -67,7 +70,11 @@ class OutputProcessor:
         """Apply one step of the core."""
         processed = ProcessedOutputs()
         for output in step.outputs:
-            self._process_one(output, step.timestamp, processed)
+            try:
+                self._process_one(output, step.timestamp, processed)
+            except Exception as error:  # one request's text must not end the others
+                logger.exception("the output of request %s could not be processed", output.request_id)
+                self._fail_one(output.request_id, f"{type(error).__name__}: {error}", processed)
         if step.scheduler_stats is not None:
             self._metrics.record_scheduler(step.scheduler_stats)
         return processed
@@ -116,6 +123,16 @@ class OutputProcessor:
         self._add_output(state, processed.request_outputs)
         if state.finish_reason is not None:
             self._forget(state)
+
+    def _fail_one(self, internal_id: str, error: str, processed: ProcessedOutputs) -> None:
+        """End a sequence with an error; its text is left as it was last told."""
+        state = self._states.get(internal_id)
+        if state is None:
+            return
+        processed.request_ids_to_abort.append(internal_id)
+        state.finish_reason, state.stop_reason, state.text = FinishReason.ERROR, error, None
+        self._add_output(state, processed.request_outputs)
+        self._forget(state)
 
     def _add_output(self, state: RequestState, outputs: list[RequestOutput]) -> None:
         output = state.make_output()

@@ -51,6 +51,7 @@ class ModelRunner:
         """Allocate caches, rows and per-row state for the plan."""
         max_num_seqs = self._config.scheduler.max_num_seqs
         vocab_size = self._config.model.vocab_size
+        self._plan = plan
         self._kv_caches = allocate_kv_caches(plan)
         self._layer_groups = [group.layer_names for group in plan.groups]
         self._rows = RequestRows(max_num_seqs, max_model_len)
@@ -65,6 +66,18 @@ class ModelRunner:
         self._prompt_logprobs = PromptLogprobsStep(
             self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)
         )
+
+    def release_memory(self, weights: bool) -> None:
+        """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
+        self._kv_caches = {}
+        if weights:
+            del self.model
+
+    def regain_memory(self, checkpoint: Checkpoint) -> None:
+        """Undo `release_memory`; nothing is in the caches."""
+        if not hasattr(self, "model"):
+            self.load_model(checkpoint)
+        self._kv_caches = allocate_kv_caches(self._plan)
 
     def profile_run(self, num_tokens: int) -> None:
         """Forward one dummy prompt of `num_tokens` tokens and its logits, over caches of its own."""

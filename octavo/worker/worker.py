@@ -34,7 +34,13 @@ class Worker:
         self.model_runner = ModelRunner(self.config, select_ops())
 
     def load_model(self) -> None:
-        self.model_runner.load_model(self.checkpoint)
+        try:
+            self.model_runner.load_model(self.checkpoint)
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for the model's weights and the tables of {self.config.model.max_model_len} positions "
+                f"({error}); use a smaller model or set max_model_len"
+            ) from error
 
     def get_model(self) -> CausalLM:
         return self.model_runner.model
@@ -86,6 +92,14 @@ class Worker:
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(grammar)
+
+    def sleep(self, level: int) -> None:
+        """Give memory back until `wake_up`: 1 the KV cache with all that is in it, 2 also the weights."""
+        self.model_runner.release_memory(weights=level > 1)
+
+    def wake_up(self) -> None:
+        """Take the memory again; the KV cache is empty."""
+        self.model_runner.regain_memory(self.checkpoint)
 
     def apply_model(self, function: Callable[[CausalLM], Any]) -> Any:
         """Call a user's function with the model."""

@@ -1,0 +1,109 @@
+"""The front end's hold on one core process: starting it, its sockets, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+
+import zmq
+
+from octavo.engine.core_messages import FrontMessage, Note, StartCore, decode_front_message, decode_note, encode
+from octavo.engine.lifeline import FrameReader, send_frame
+
+# Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
+_ENTRY = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from octavo.engine.core_proc import main; main(int(sys.argv[1]))"
+)
+_STOP_TIMEOUT_S = 2.0
+
+
+class CoreChild:
+    """One process. Nothing here blocks but `close`.
+
+    output_fd: readable (edge-triggered, see `receive`) when there may be messages
+    lifeline_fd: readable when there are notes, or when the process is gone
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], start: StartCore) -> None:
+        self._address = core_addresses(start.directory, start.number)
+        self._output = context.socket(zmq.PULL)
+        self._output.set_hwm(0)  # what is computed is kept: it is bounded by what was asked for
+        self._output.linger = 0
+        self._output.bind(self._address[1])
+        self._input = context.socket(zmq.PUSH)
+        self._input.set_hwm(0)
+        self._input.linger = 0
+        self._lifeline, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ENTRY, str(theirs.fileno()), json.dumps(list(map(str, sys.path)))],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the front end, which then decides
+        )
+        theirs.close()
+        with contextlib.suppress(ConnectionError):  # it is gone already: the lifeline will say so
+            send_frame(self._lifeline, encode(start))
+        self._lifeline.setblocking(False)
+        self._notes = FrameReader(self._lifeline)
+        self.output_fd = int(self._output.FD)
+        self.lifeline_fd = self._lifeline.fileno()
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def connect(self) -> None:
+        """Open the way to the core; called once it has said that it is ready, and so listens."""
+        self._input.connect(self._address[0])
+
+    def send(self, message: bytes) -> None:
+        """Queue a message to the core; needs `connect`."""
+        self._input.send(message, zmq.NOBLOCK)
+
+    def receive(self) -> list[FrontMessage]:
+        """Return all messages that are there now. output_fd becomes readable again only after this came up empty."""
+        messages = []
+        while True:
+            try:
+                messages.append(decode_front_message(self._output.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return messages
+
+    def read_notes(self) -> tuple[list[Note], bool]:
+        """Return the notes that are there now, and whether the process is gone."""
+        notes = [decode_note(data) for data in self._notes.read()]
+        return notes, self._notes.is_ended
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Block until there is something to `receive` or `read_notes`, or the time is over."""
+        poller = zmq.Poller()
+        poller.register(self._output, zmq.POLLIN)
+        poller.register(self.lifeline_fd, zmq.POLLIN)
+        poller.poll(None if timeout_s is None else max(int(timeout_s * 1000), 0))
+
+    def close(self, stop_message: bytes | None = None) -> int:
+        """End the process and release everything; return its exit status. stop_message: ask it to stop first."""
+        if stop_message is not None:
+            self.send(stop_message)
+            self._wait_for_end(_STOP_TIMEOUT_S)
+        self._process.kill()
+        self._input.close()
+        self._output.close()
+        self._lifeline.close()
+        return self._process.wait()
+
+    def _wait_for_end(self, timeout_s: float) -> None:
+        """Wait for the other side of the lifeline to close."""
+        poller = select.poll()
+        poller.register(self._lifeline, select.POLLHUP)
+        poller.poll(timeout_s * 1000)
+
+
+def core_addresses(directory: str, number: int) -> tuple[str, str]:
+    """Return the addresses of the core's input and output."""
+    return f"ipc://{directory}/{number}.in", f"ipc://{directory}/{number}.out"

@@ -1,0 +1,193 @@
+"""What crosses between a front end and a core in a process of its own: msgspec structs as msgpack, never pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import msgspec
+
+from octavo import errors
+from octavo.config import EngineArgs
+from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OctavoError, UnsupportedError
+from octavo.types.messages import EngineCoreOutputs
+from octavo.types.request import EngineCoreRequest
+
+# -- front end to core -------------------------------------------------------------------------------------------------
+
+
+class StartCore(msgspec.Struct):
+    """What a new process gets first.
+
+    options: the fields of EngineArgs; directory: where both sides meet; number: of this process among those of the
+    same front end
+    """
+
+    options: dict[str, Any]
+    directory: str
+    number: int
+
+
+class AddRequest(msgspec.Struct, array_like=True, tag=1):
+    """Compute a request."""
+
+    request: EngineCoreRequest
+
+
+class AbortRequests(msgspec.Struct, array_like=True, tag=2):
+    """End requests; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class CallCore(msgspec.Struct, array_like=True, tag=3):
+    """Call a service of the core by name; answered by a CallResult."""
+
+    call_id: int
+    method: str
+    args: list[Any]
+
+
+class StopCore(msgspec.Struct, array_like=True, tag=4):
+    """Release the workers and end the process."""
+
+
+CoreMessage = AddRequest | AbortRequests | CallCore | StopCore
+
+# -- core to front end: notes, which arrive even if their sender dies at once ------------------------------------------
+
+
+class RaisedError(msgspec.Struct, array_like=True):
+    """An exception as data: the name of its class, its text, and the parameter of an InvalidRequestError."""
+
+    kind: str
+    text: str
+    parameter: str | None = None
+
+
+class CoreReady(msgspec.Struct, array_like=True, tag=1):
+    """The core takes requests. The limits are what it found to fit; max_kv_tokens: longest sequence the cache holds."""
+
+    max_model_len: int
+    max_kv_tokens: int
+    num_blocks: int
+    vocab_size: int
+
+
+class StartFailed(msgspec.Struct, array_like=True, tag=2):
+    """The core could not start; the process ends."""
+
+    error: RaisedError
+
+
+class Admitted(msgspec.Struct, array_like=True, tag=3):
+    """The computation of these requests begins."""
+
+    request_ids: list[str]
+
+
+Note = CoreReady | StartFailed | Admitted
+
+# -- core to front end: results ----------------------------------------------------------------------------------------
+
+
+class StepDone(msgspec.Struct, array_like=True, tag=1):
+    """What a step brought."""
+
+    outputs: EngineCoreOutputs
+
+
+class CallResult(msgspec.Struct, array_like=True, tag=2):
+    """The answer to a CallCore: a result or an error."""
+
+    call_id: int
+    result: Any = None
+    error: RaisedError | None = None
+
+
+FrontMessage = StepDone | CallResult
+
+_encoder = msgspec.msgpack.Encoder()
+_core_decoder = msgspec.msgpack.Decoder(CoreMessage)
+_front_decoder = msgspec.msgpack.Decoder(FrontMessage)
+_note_decoder = msgspec.msgpack.Decoder(Note)
+_start_decoder = msgspec.msgpack.Decoder(StartCore)
+
+
+def encode(message: CoreMessage | FrontMessage | Note | StartCore) -> bytes:
+    """Return a message's bytes; raises TypeError or OverflowError for what is not plain data."""
+    return _encoder.encode(message)
+
+
+def decode_core_message(data: bytes) -> CoreMessage:
+    """Read a message to the core."""
+    return _core_decoder.decode(data)
+
+
+def decode_front_message(data: bytes) -> FrontMessage:
+    """Read a message to the front end."""
+    return _front_decoder.decode(data)
+
+
+def decode_note(data: bytes) -> Note:
+    """Read a note to the front end."""
+    return _note_decoder.decode(data)
+
+
+def decode_start(data: bytes) -> StartCore:
+    """Read the first message of all."""
+    return _start_decoder.decode(data)
+
+
+# -- options and errors as data ----------------------------------------------------------------------------------------
+
+
+def options_as_data(args: EngineArgs) -> dict[str, Any]:
+    """Return the options as plain data; raises ConfigError for a value that cannot leave this process."""
+    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
+    for name, value in options.items():
+        try:
+            options[name] = msgspec.to_builtins(value, enc_hook=_as_data)
+            _encoder.encode(options[name])
+        except (TypeError, OverflowError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{name} cannot be passed to the engine's process: {error}") from error
+    return options
+
+
+def _as_data(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, type):
+        if value.__module__ == "__main__" or "<locals>" in value.__qualname__:
+            raise TypeError(f"{value.__qualname__} must be defined in a module that the process can import")
+        return f"{value.__module__}:{value.__qualname__}"
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def error_as_data(error: BaseException) -> RaisedError:
+    """Return what is needed to raise the error in another process."""
+    parameter = error.parameter if isinstance(error, InvalidRequestError) else None
+    text = str(error) if isinstance(error, OctavoError) else f"{type(error).__name__}: {error}"
+    return RaisedError(type(error).__name__, text, parameter)
+
+
+def error_from_data(raised: RaisedError) -> OctavoError:
+    """Return one of our own errors as the class it was; anything else as an EngineDeadError that names it."""
+    kind = getattr(errors, raised.kind, None)
+    if kind is InvalidRequestError:
+        return InvalidRequestError(raised.text, raised.parameter)
+    if isinstance(kind, type) and issubclass(kind, OctavoError):
+        return kind(raised.text)
+    return EngineDeadError(raised.text)
+
+
+def call_message(call_id: int, method: str, args: tuple[Any, ...]) -> bytes:
+    """Return a CallCore's bytes; raises UnsupportedError for arguments that are not plain data."""
+    try:
+        return encode(CallCore(call_id, method, list(args)))
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise UnsupportedError(
+            f"{method}: arguments go to the engine's process and must be plain data (numbers, texts, lists, dicts), "
+            f"no functions or objects: {error}"
+        ) from error

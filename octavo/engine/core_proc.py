@@ -1,0 +1,263 @@
+"""The engine core in a process of its own: messages in, steps, messages out.
+
+Three threads: this one runs the core and sends; one receives, so that an abort is seen while a step computes; and the
+socket library's own. An idle process waits in all of them. When the front end is gone, whatever the reason, the
+process ends at once and takes the meeting place with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+import msgspec
+import zmq
+
+from octavo.config import EngineArgs
+from octavo.engine.core import EngineCore
+from octavo.engine.core_child import core_addresses
+from octavo.engine.core_client import CLIENT_INDEX
+from octavo.engine.core_messages import (
+    AbortRequests,
+    AddRequest,
+    Admitted,
+    CallCore,
+    CallResult,
+    CoreMessage,
+    CoreReady,
+    FrontMessage,
+    Note,
+    RaisedError,
+    StartCore,
+    StartFailed,
+    StepDone,
+    decode_core_message,
+    decode_start,
+    encode,
+    error_as_data,
+)
+from octavo.engine.lifeline import receive_frame, send_frame
+from octavo.engine.startup import StartedCore
+from octavo.errors import OctavoError
+from octavo.log import get_logger
+from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.request import FinishReason
+from octavo.types.step import SchedulerOutput
+
+logger = get_logger(__name__)
+
+
+class EngineCoreProc:
+    """The loop around a core.
+
+    inbox: filled by the receiving thread; send, note: give something to the front end
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        inbox: SimpleQueue[CoreMessage],
+        send: Callable[[FrontMessage], None],
+        note: Callable[[Note], None],
+    ) -> None:
+        self._core = core
+        self._inbox = inbox
+        self._send = send
+        self._note = note
+        self._is_stopped = False
+        self._are_stats_due = False
+        self._services: Mapping[str, Callable[..., Any]] = {
+            "reset_prefix_cache": core.reset_prefix_cache,
+            "scheduler_stats": core.scheduler_stats,
+            "take_kv_events": core.take_kv_events,
+            "collective_rpc": core.collective_rpc,
+            "check_health": core.check_health,
+            "pause": core.pause,
+            "resume": core.resume,
+            "sleep": core.sleep,
+            "wake_up": core.wake_up,
+            "is_sleeping": lambda: core.sleep_level > 0,
+        }
+        core.before_step = self._announce
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        while not self._is_stopped:
+            self._take_messages()
+            if self._core.has_work() and not self._is_stopped:
+                outputs, _ = self._core.step()
+                own = outputs.get(CLIENT_INDEX)
+                if own is not None:
+                    self._send(StepDone(own))
+                    self._are_stats_due = False
+        self._core.shutdown()
+
+    def _take_messages(self) -> None:
+        """Handle all messages that are there; without work, wait for one."""
+        while not self._is_stopped:
+            try:
+                message = self._inbox.get_nowait()
+            except Empty:
+                if self._core.has_work():
+                    return
+                self._report_if_due()
+                message = self._inbox.get()
+            self._handle(message)
+
+    def _handle(self, message: CoreMessage) -> None:
+        if isinstance(message, AddRequest):
+            self._add(message)
+        elif isinstance(message, AbortRequests):
+            self._core.abort_requests(message.request_ids)
+            self._are_stats_due = True
+        elif isinstance(message, CallCore):
+            self._answer(message)
+        else:
+            self._is_stopped = True
+
+    def _add(self, message: AddRequest) -> None:
+        try:
+            self._core.add_request(message.request)
+        except OctavoError as error:
+            refusal = EngineCoreOutput(message.request.request_id, [], None, None, FinishReason.ERROR, str(error))
+            self._send(StepDone(EngineCoreOutputs(outputs=[refusal])))
+
+    def _answer(self, call: CallCore) -> None:
+        try:
+            result = self._services[call.method](*call.args)
+            answer = CallResult(call.call_id, msgspec.to_builtins(result))
+            encode(answer)
+        except Exception as error:  # whatever it is, the caller gets it, and the core goes on
+            answer = CallResult(call.call_id, None, _describe(call.method, error))
+        self._send(answer)
+
+    def _report_if_due(self) -> None:
+        """Before waiting: tell the front end that aborted requests are gone, which no step does."""
+        if self._are_stats_due:
+            self._are_stats_due = False
+            self._send(StepDone(EngineCoreOutputs(scheduler_stats=self._core.scheduler_stats())))
+
+    def _announce(self, step: SchedulerOutput) -> None:
+        """Say whose computation begins, so that it is known if the process does not survive it."""
+        if step.scheduled_new_requests:
+            self._note(Admitted([request.request_id for request in step.scheduled_new_requests]))
+
+
+def _describe(method: str, error: Exception) -> RaisedError:
+    raised = error_as_data(error)
+    if not isinstance(error, OctavoError):
+        raised = RaisedError("RequestFailedError", f"{method} failed in the engine's process: {raised.text}")
+    return raised
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def main(lifeline_fd: int) -> NoReturn:
+    """Run a core for the front end at the other end of the lifeline; entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline = socket.socket(fileno=lifeline_fd)
+    try:
+        start = decode_start(receive_frame(lifeline))
+    except EOFError:
+        _end_process(0)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    input_address, output_address = core_addresses(start.directory, start.number)
+    output = context.socket(zmq.PUSH)
+    output.set_hwm(0)
+    output.connect(output_address)
+    receiver = _Receiver(context, input_address, lifeline, start.directory)
+    threading.Thread(target=receiver.run, name="receive", daemon=True).start()
+    try:
+        started = _build(start)
+    except BaseException as error:
+        if not isinstance(error, OctavoError):
+            logger.exception("the engine could not start")
+        send_frame(lifeline, encode(StartFailed(error_as_data(error))))
+        _end_process(1)
+    receiver.on_abort = started.core.queue_abort
+    proc = EngineCoreProc(
+        started.core,
+        receiver.inbox,
+        send=lambda message: output.send(encode(message)),
+        note=lambda note: send_frame(lifeline, encode(note)),
+    )
+    send_frame(lifeline, encode(_ready_note(started)))
+    try:
+        proc.run()
+    except BaseException:
+        logger.exception("the engine's process has failed and ends")
+        _end_process(1)
+    _end_process(0)
+
+
+class _Receiver:
+    """Fills the inbox, and ends the process when the front end is gone. Its socket is this thread's alone."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, lifeline: socket.socket, directory: str
+    ) -> None:
+        self.inbox: SimpleQueue[CoreMessage] = SimpleQueue()
+        self.on_abort: Callable[[Sequence[str]], None] = lambda request_ids: None
+        self._lifeline = lifeline
+        self._directory = directory
+        self._input = context.socket(zmq.PULL)
+        self._input.set_hwm(0)
+        self._input.bind(address)
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._input, zmq.POLLIN)
+        poller.register(self._lifeline, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._lifeline.fileno() in ready:  # nothing more is ever sent this way: it was closed
+                shutil.rmtree(self._directory, ignore_errors=True)
+                _end_process(0)
+            self._receive()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                message = decode_core_message(self._input.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            if isinstance(message, AbortRequests):
+                self.on_abort(message.request_ids)  # to be seen within the step that computes
+            self.inbox.put(message)  # an abort too: the request itself may still be in the inbox
+
+
+def _build(start: StartCore) -> StartedCore:
+    """Start the core that the options describe."""
+    # here: the receiving thread runs by now, and the front end's end is seen while this takes its time
+    from octavo.engine.resolve import resolve
+    from octavo.engine.startup import build_engine_core
+
+    get_logger("octavo.engine.resolve").setLevel(logging.ERROR)  # the front end resolves too, and says it
+    args = EngineArgs(**start.options)
+    args.skip_tokenizer_init = True  # text is the front end's business
+    return build_engine_core(resolve(args))
+
+
+def _ready_note(started: StartedCore) -> CoreReady:
+    return CoreReady(
+        max_model_len=started.config.model.max_model_len,
+        max_kv_tokens=started.max_kv_tokens,
+        num_blocks=started.kv_cache_config.num_blocks,
+        vocab_size=started.config.model.vocab_size,
+    )
+
+
+def _end_process(status: int) -> NoReturn:
+    """End without the interpreter's farewell, which would wait for threads and free memory piece by piece."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)

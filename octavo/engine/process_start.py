@@ -1,0 +1,98 @@
+"""Starting a core in a process of its own, while this one reads what the front end needs: model facts, tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import zmq
+
+from octavo.config import EngineArgs, OctavoConfig
+from octavo.engine.core_child import CoreChild
+from octavo.engine.core_messages import CoreReady, StartCore, error_from_data, options_as_data
+from octavo.engine.meeting_place import MeetingPlace
+from octavo.engine.supervisor import CoreState, CoreSupervisor, RecoveryPolicy
+from octavo.errors import EngineDeadError
+from octavo.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ProcessHandle:
+    """The process, and what must go when it ends."""
+
+    supervisor: CoreSupervisor
+    context: zmq.Context[zmq.Socket[bytes]]
+    place: MeetingPlace
+
+    def close(self) -> None:
+        """End the process and leave nothing behind; idempotent."""
+        self.supervisor.close()
+        self.context.destroy(linger=0)
+        self.place.remove()
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """A core that is ready.
+
+    config: final, with the core's limits; tokenizer: None with skip_tokenizer_init; max_kv_tokens: the longest
+    sequence that its KV cache holds; num_blocks: of that cache
+    """
+
+    handle: ProcessHandle
+    config: OctavoConfig
+    tokenizer: Tokenizer | None
+    max_kv_tokens: int
+    num_blocks: int
+
+
+def start_process(args: EngineArgs, policy: RecoveryPolicy) -> StartedProcess:
+    """Start a core and wait until it is ready. Raises what is wrong with the options, found here or there."""
+    handle = _launch(args, policy)
+    try:
+        from octavo.engine.resolve import resolve  # here: the process starts while this is imported
+
+        resolved = resolve(args)
+        limits = _wait_until_ready(handle.supervisor)
+    except BaseException:
+        handle.close()
+        raise
+    return StartedProcess(
+        handle=handle,
+        config=_with_model_len(resolved.config, limits.max_model_len),
+        tokenizer=resolved.tokenizer,
+        max_kv_tokens=limits.max_kv_tokens,
+        num_blocks=limits.num_blocks,
+    )
+
+
+def _launch(args: EngineArgs, policy: RecoveryPolicy) -> ProcessHandle:
+    options = options_as_data(args)
+    place = MeetingPlace()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        start = StartCore(options, str(place.path), 0)
+        return ProcessHandle(CoreSupervisor(start, lambda message: CoreChild(context, message), policy), context, place)
+    except BaseException:
+        context.destroy(linger=0)
+        place.remove()
+        raise
+
+
+def _wait_until_ready(supervisor: CoreSupervisor) -> CoreReady:
+    while supervisor.state is CoreState.STARTING and supervisor.child is not None:
+        supervisor.child.wait(None)
+        supervisor.receive()
+    if supervisor.start_error is not None:
+        raise error_from_data(supervisor.start_error)
+    if supervisor.limits is None:
+        raise supervisor.dead_error or EngineDeadError("the engine's process did not start")
+    return supervisor.limits
+
+
+def _with_model_len(config: OctavoConfig, max_model_len: int) -> OctavoConfig:
+    """Return the configuration with the length that the core found to fit."""
+    return replace(
+        config,
+        model=replace(config.model, max_model_len=max_model_len, fit_max_model_len=False),
+        scheduler=replace(config.scheduler, max_model_len=max_model_len),
+    )

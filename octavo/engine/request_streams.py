@@ -1,0 +1,88 @@
+"""The live requests of an AsyncLLM: text states and collectors on this side, the core's client on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from octavo.engine.async_mp_client import AsyncMPClient
+from octavo.engine.input_processor import ProcessedRequest
+from octavo.engine.output_collector import RequestOutputCollector
+from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.process_start import ProcessHandle
+from octavo.errors import EngineDeadError
+from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.messages import EngineCoreOutputs
+
+
+class RequestStreams:
+    """Starts, feeds and ends streams. Everything happens in one event loop."""
+
+    def __init__(self, handle: ProcessHandle, tokenizer: Tokenizer | None, metrics: EngineMetrics) -> None:
+        self.client = AsyncMPClient(handle, self._take_outputs, self._take_death)
+        self._output_processor = OutputProcessor(tokenizer, metrics)
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    @property
+    def num_unfinished(self) -> int:
+        """How many sequences are live."""
+        return self._output_processor.num_unfinished_requests
+
+    def start(self, processed: ProcessedRequest) -> RequestOutputCollector:
+        """Register a request and hand it to the core. Text state first: no answer may come for an unknown request.
+
+        Raises EngineDeadError when there is no core any more.
+        """
+        self.client.attach()
+        collector = RequestOutputCollector(processed.request.sampling_params.output_kind)
+        sequences = self._output_processor.add_request(
+            processed.request, processed.external_id, processed.prompt, collector
+        )
+        collector.internal_ids = [sequence.request_id for sequence in sequences]
+        self._drained.clear()
+        try:
+            for sequence in sequences:
+                self.client.add_request(sequence)
+        except BaseException:
+            self.abort(collector.internal_ids)
+            raise
+        return collector
+
+    def abort(self, internal_ids: Sequence[str]) -> None:
+        """End these sequences; ended ones are ignored."""
+        self._output_processor.abort_sequences(internal_ids)
+        self.client.abort_requests(internal_ids)
+        self._note_drained()
+
+    def abort_requests(self, external_ids: Iterable[str]) -> None:
+        """End requests by the ids that users gave them."""
+        self.abort(self._output_processor.sequences_of(external_ids))
+
+    def abort_all(self) -> None:
+        """End every request."""
+        self.abort(self._output_processor.all_sequences())
+
+    async def wait_until_drained(self) -> None:
+        """Wait until no request is live."""
+        await self._drained.wait()
+
+    def shutdown(self) -> None:
+        """End the core; streams end with an EngineDeadError. Idempotent."""
+        self.client.shutdown()
+        self._take_death(EngineDeadError("the engine was shut down"))
+
+    def _take_outputs(self, outputs: EngineCoreOutputs) -> None:
+        processed = self._output_processor.process_outputs(outputs)
+        if processed.request_ids_to_abort:
+            self.client.abort_requests(processed.request_ids_to_abort)
+        self._note_drained()
+
+    def _take_death(self, error: EngineDeadError) -> None:
+        self._output_processor.fail_all(error)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if not self._output_processor.num_unfinished_requests:
+            self._drained.set()
