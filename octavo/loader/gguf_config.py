@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.end_of_generation import find_end_of_generation_ids
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.gguf_rope import rope_values
 from octavo.loader.hf_config import HFConfig
@@ -20,9 +21,7 @@ logger = get_logger(__name__)
 
 ConfigValues = dict[str, Any]
 
-# Control tokens that end a model's turn although a file's eos_token_id may not say so.
-_END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_role|>")
-_CONTROL_TOKEN = 3
+_CONTROL_TOKEN = 3  # of tokenizer.ggml.token_type
 _SAMPLING_KEYS = {
     "general.sampling.temp": ("temperature", float),
     "general.sampling.top_k": ("top_k", int),
@@ -285,13 +284,11 @@ def _special_token_ids(file: GGUFFile) -> ConfigValues:
 
 def _eos_token_ids(file: GGUFFile) -> list[int]:
     """Return every id that ends a generation, the tokenizer's own end-of-sequence id first."""
-    ids = [_token_id(file, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    tokens = file.strings("tokenizer.ggml.tokens") or []
+    ids = {role: _token_id(file, f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")}
     types = file.numbers("tokenizer.ggml.token_type")
-    if types is not None and len(types) == len(tokens):
-        control_ids = (types == _CONTROL_TOKEN).nonzero()[0].tolist()
-        ids.extend(index for index in control_ids if tokens[index] in _END_OF_TURN_TEXTS)
-    return list(dict.fromkeys(index for index in ids if index is not None))
+    control_ids = set() if types is None else set((types == _CONTROL_TOKEN).nonzero()[0].tolist())
+    tokens = file.strings("tokenizer.ggml.tokens") or []
+    return list(find_end_of_generation_ids(tokens, control_ids, {r: i for r, i in ids.items() if i is not None}))
 
 
 def _token_id(file: GGUFFile, key: str) -> int | None:

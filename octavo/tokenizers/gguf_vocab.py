@@ -12,9 +12,9 @@ import tokenizers
 from tokenizers import decoders, models
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.end_of_generation import find_end_of_generation_ids
 from octavo.loader.gguf_file import GGUFFile
 from octavo.log import get_logger
-from octavo.tokenizers.end_of_generation import find_end_of_generation_ids
 from octavo.tokenizers.parts import TokenizerParts
 from octavo.tokenizers.post_processing import set_bos_eos_template
 from octavo.tokenizers.pre_tokenizers import PreTokenization, build_pre_tokenizer, find_pre_tokenization

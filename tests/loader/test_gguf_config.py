@@ -153,17 +153,18 @@ def test_the_27b_gemmas_scale_queries_by_the_hidden_size_per_head(
 
 
 def test_every_id_that_ends_a_turn_is_known(tmp_path: Path) -> None:
-    texts = ["a", "<|im_end|>", "<|eot_id|>", "</s>", "<|end|>"]
-    types = struct.pack("<5i", 1, 3, 3, 3, 1)  # the last has the text but is no control token
+    """A second, shorter list of names missed some ends, and <|end_of_role|>, which ends no turn, was in it."""
+    texts = ["a", "<|im_end|>", "<|eot_id|>", "</s>", "<|end|>", "<|end_of_role|>", "<end_of_utterance>"]
+    types = struct.pack("<7i", 1, 3, 3, 3, 1, 3, 3)  # files mislabel end-of-turn tokens as normal ones
     file = open_model(
         tmp_path,
-        tokens=raw.array_value("tokenizer.ggml.tokens", raw.STRING, 5, b"".join(map(raw.string, texts))),
-        token_type=raw.array_value("tokenizer.ggml.token_type", raw.INT32, 5, types),
+        tokens=raw.array_value("tokenizer.ggml.tokens", raw.STRING, 7, b"".join(map(raw.string, texts))),
+        token_type=raw.array_value("tokenizer.ggml.token_type", raw.INT32, 7, types),
         eos=raw.int_value("tokenizer.ggml.eos_token_id", 3),
         eot=raw.int_value("tokenizer.ggml.eot_token_id", 2),
         bos=raw.int_value("tokenizer.ggml.bos_token_id", 0),
     )
-    assert gguf_generation_config(file) == {"eos_token_id": [3, 2, 1], "bos_token_id": 0}
+    assert gguf_generation_config(file) == {"eos_token_id": [3, 1, 2, 4, 6], "bos_token_id": 0}
 
 
 def test_special_id_outside_the_vocabulary_is_ignored_with_a_warning(
@@ -171,7 +172,7 @@ def test_special_id_outside_the_vocabulary_is_ignored_with_a_warning(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("octavo"), "propagate", True)
     file = open_model(tmp_path, eos=raw.int_value("tokenizer.ggml.eos_token_id", 2**32 - 1))
-    assert gguf_generation_config(file) == {}
+    assert gguf_generation_config(file) == {"eos_token_id": [2]}, "the control token </s> ends an answer all the same"
     assert "eos_token_id" in caplog.text
 
 

@@ -135,5 +135,5 @@ def test_real_file_has_the_values_that_transformers_reads_from_it(name: str) -> 
 def test_real_files_end_at_the_ids_of_their_chat_format() -> None:
     smollm2 = gguf_generation_config(GGUFFile(catalog.pull("smollm2")))
     gemma3 = gguf_generation_config(GGUFFile(catalog.pull("gemma3-270m")))
-    assert smollm2["eos_token_id"] == [2]  # <|im_end|>
+    assert smollm2["eos_token_id"] == [2, 0]  # <|im_end|>, <|endoftext|>
     assert gemma3["eos_token_id"] == [1, 106]  # <eos>, <end_of_turn>

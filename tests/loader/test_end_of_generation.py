@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.tokenizers.end_of_generation import find_end_of_generation_ids
+from octavo.loader.end_of_generation import find_end_of_generation_ids
 
 CASES = [
     # (tokens, ids of control tokens, roles, ends)
