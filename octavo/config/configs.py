@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
@@ -16,26 +16,23 @@ class ModelConfig:
 
     vocab_size: the width of the logits, against which every token id is validated
     default_sampling_params: fields taken from generation_config.json (or the user's override)
-    eos_token_ids: every end-of-sequence id of the checkpoint; the first is the tokenizer's own
+    eos_token_ids: every end-of-sequence id of the checkpoint that the model can sample; the tokenizer's own first
+    logits_processors: classes of custom ones (octavo.sampling.custom_processors.LogitsProcessor)
     fit_max_model_len: max_model_len is an upper bound; the start lowers it to what the KV cache can hold
     """
 
     model: str
     served_model_name: str
-    architecture: str
     max_model_len: int
     vocab_size: int
-    num_layers: int
-    dtype: str
     seed: int
     eos_token_ids: tuple[int, ...]
     fit_max_model_len: bool = False
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
     enforce_eager: bool = False
-    skip_tokenizer_init: bool = False
     default_sampling_params: Mapping[str, object] = field(default_factory=dict)
-    logits_processors: Sequence[object] = ()
+    logits_processors: Sequence[type[Any]] = ()
 
 
 @dataclass(frozen=True)

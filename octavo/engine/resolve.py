@@ -33,8 +33,8 @@ from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
 from octavo.models.registry import describe
+from octavo.sampling.custom_processors import load_logits_processor
 from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from octavo.utils.imports import import_by_name
 
 logger = get_logger(__name__)
 
@@ -167,32 +167,31 @@ def _model_config(
     return ModelConfig(
         model=args.model,
         served_model_name=args.served_model_name or args.model,
-        architecture=facts.architecture,
         max_model_len=max_model_len,
         vocab_size=facts.vocab_size,
-        num_layers=facts.num_layers,
-        dtype="float32",
         seed=args.seed,
-        eos_token_ids=_eos_token_ids(checkpoint, tokenizer),
+        eos_token_ids=_eos_token_ids(checkpoint, tokenizer, facts.vocab_size),
         fit_max_model_len=fit,
         max_logprobs=facts.vocab_size if args.max_logprobs == -1 else args.max_logprobs,
         logprobs_mode=logprobs_mode,
         enforce_eager=args.enforce_eager,
-        skip_tokenizer_init=args.skip_tokenizer_init,
         default_sampling_params=_default_sampling_params(args, checkpoint),
-        logits_processors=tuple(import_by_name(p) if isinstance(p, str) else p for p in args.logits_processors),
+        logits_processors=tuple(map(load_logits_processor, args.logits_processors)),
     )
 
 
-def _eos_token_ids(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Collect end-of-sequence ids: the tokenizer's own first, then the generation config's and the model config's."""
+def _eos_token_ids(checkpoint: Checkpoint, tokenizer: Tokenizer | None, vocab_size: int) -> tuple[int, ...]:
+    """Collect end-of-sequence ids: the tokenizer's own first, then the generation config's and the model config's.
+
+    An id beyond the logits (a token that was added without its row) is left out: it is never sampled.
+    """
     ids = list(tokenizer.end_of_generation_ids) if tokenizer else []
     for values in (checkpoint.generation_config, checkpoint.config.values):
         declared = values.get("eos_token_id")
         ids += declared if isinstance(declared, list) else [] if declared is None else [declared]
     if not all(isinstance(i, int) for i in ids):
         raise CheckpointError(f"{checkpoint.name}: eos_token_id must be an integer or a list of integers, got {ids!r}")
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))
 
 
 def _default_sampling_params(args: EngineArgs, checkpoint: Checkpoint) -> dict[str, object]:

@@ -8,7 +8,6 @@ request, a batch processor every request that samples in the step.
 from __future__ import annotations
 
 import enum
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from octavo.ops.interface import Float
 from octavo.sampling.row_processors import RowProcessor
 from octavo.types.sampling_params import SamplingParams
 from octavo.types.step import NewRequestData
+from octavo.utils.imports import import_by_name
 
 
 class MoveDirectionality(enum.Enum):
@@ -105,9 +105,9 @@ class CallableProcessor:
 class CustomProcessors:
     """The engine's custom processors: adapters make row processors, the others run on the batch."""
 
-    def __init__(self, specs: Sequence[object], vocab_size: int, max_num_seqs: int) -> None:
+    def __init__(self, classes: Sequence[type[LogitsProcessor]], vocab_size: int, max_num_seqs: int) -> None:
         context = ProcessorContext(vocab_size, max_num_seqs)
-        instances = [load_logits_processor(spec)(context, "cpu", False) for spec in specs]
+        instances = [processor_class(context, "cpu", False) for processor_class in classes]
         self._adapters = [p for p in instances if isinstance(p, AdapterLogitsProcessor)]
         self._batch = [p for p in instances if not isinstance(p, AdapterLogitsProcessor)]
         self._early = [p for p in self._batch if not p.is_argmax_invariant()]
@@ -177,24 +177,15 @@ class CustomProcessors:
 
 def load_logits_processor(spec: object) -> type[LogitsProcessor]:
     """Return the class that spec is, or names as "module:Class". Raises ConfigError for anything else."""
-    found: object = spec
-    if isinstance(spec, str):
-        module_name, separator, class_name = spec.partition(":")
-        if not separator:
-            raise ConfigError(f'logits processor must be a class or "module:Class", got {spec!r}')
-        try:
-            found = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"logits processor {spec!r} cannot be loaded: {error}") from error
+    found: object = import_by_name(spec) if isinstance(spec, str) else spec
     if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
         raise ConfigError(f"logits processor must be a subclass of {__name__}.LogitsProcessor, got {found!r}")
     return found
 
 
-def validate_with_processors(specs: Sequence[object], params: SamplingParams) -> None:
+def validate_with_processors(classes: Sequence[type[LogitsProcessor]], params: SamplingParams) -> None:
     """Let every processor check a request's parameters; raises InvalidRequestError with its words."""
-    for spec in specs:
-        processor = load_logits_processor(spec)
+    for processor in classes:
         try:
             processor.validate_params(params)
         except ValueError as error:

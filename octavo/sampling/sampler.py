@@ -17,7 +17,7 @@ from octavo.config.configs import LogprobsMode
 from octavo.ops.interface import Float, Int, Ops
 from octavo.ops.reference_sampling import filter_logits
 from octavo.sampling import philox
-from octavo.sampling.custom_processors import CustomProcessors
+from octavo.sampling.custom_processors import CustomProcessors, LogitsProcessor
 from octavo.sampling.logprobs import chosen_logprobs, top_logprobs
 from octavo.sampling.row_processors import RowProcessor
 from octavo.sampling.rows import Feature, SamplingRows
@@ -63,7 +63,7 @@ class _Batch:
 class Sampler:
     """Owns the sampling state of all rows. Call order: add_request, sample (each step), remove_request.
 
-    logits_processors: custom ones, as classes or "module:Class"
+    logits_processors: classes of custom ones
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sampler:
         vocab_size: int,
         max_num_seqs: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
-        logits_processors: Sequence[object] = (),
+        logits_processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self._ops = ops
         self._rows = SamplingRows(vocab_size, max_num_seqs)

@@ -183,11 +183,8 @@ def fake_config(**changes: Any) -> OctavoConfig:
     model = ModelConfig(
         model="fake",
         served_model_name="fake",
-        architecture="Fake",
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,
-        num_layers=1,
-        dtype="float32",
         seed=0,
         eos_token_ids=(EOS, EXTRA_EOS),
     )

@@ -59,6 +59,13 @@ def test_generation_config_gives_defaults_and_end_of_sequence_ids(folder):
     assert model.eos_token_ids[0] == 0 and 2 in model.eos_token_ids
 
 
+def test_end_ids_that_the_model_cannot_sample_are_left_out(folder):
+    """min_tokens would mask a logit that is not there, and the request would fail."""
+    vocab_size = resolved(folder).config.model.vocab_size
+    overridden = resolved(folder, hf_overrides={"eos_token_id": [vocab_size - 1, vocab_size, -1]}).config.model
+    assert overridden.eos_token_ids == (0, 2, vocab_size - 1)
+
+
 def test_generation_config_can_be_ignored_and_overridden(folder):
     assert resolved(folder, generation_config="vllm").config.model.default_sampling_params == {}
     overridden = resolved(folder, override_generation_config={"temperature": 0.9}).config.model
