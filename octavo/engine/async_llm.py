@@ -46,8 +46,6 @@ class AsyncLLM:
         self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics)
         self.engine_core = self._streams.client
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
-        self._resumed = asyncio.Event()
-        self._resumed.set()
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, recovery: RecoveryPolicy | None = None) -> AsyncLLM:
@@ -135,7 +133,8 @@ class AsyncLLM:
             processed = await asyncio.get_running_loop().run_in_executor(self._tokenizer_threads, process)
         else:
             processed = process()
-        await self._resumed.wait()
+        self._streams.attach()
+        await self._streams.gate.wait()
         return self._streams.start(processed)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -152,7 +151,8 @@ class AsyncLLM:
         """
         if mode not in ("abort", "wait", "keep"):
             raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
-        self._resumed.clear()
+        self._streams.attach()
+        self._streams.gate.clear()
         if mode == "keep":
             await self.engine_core.call("pause")
         elif mode == "wait":
@@ -165,11 +165,11 @@ class AsyncLLM:
     async def resume_generation(self) -> None:
         """Go on after `pause_generation`."""
         await self.engine_core.call("resume")
-        self._resumed.set()
+        self._streams.gate.set()
 
     async def is_paused(self) -> bool:
         """Say whether new requests wait."""
-        return not self._resumed.is_set()
+        return not self._streams.gate.is_set()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         """Give memory back until `wake_up`: 1 the KV cache, 2 also the weights. New requests wait meanwhile.
@@ -193,6 +193,7 @@ class AsyncLLM:
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Wait until no request is unfinished; raises TimeoutError after drain_timeout seconds."""
+        self._streams.attach()
         try:
             await asyncio.wait_for(self._streams.wait_until_drained(), drain_timeout)
         except asyncio.TimeoutError:
@@ -227,7 +228,7 @@ class AsyncLLM:
 
     async def check_health(self) -> None:
         """Raise EngineDeadError unless a core is there now; while a dead one is replaced, requests wait for it."""
-        self.engine_core.attach()
+        self._streams.attach()
         if self.dead_error is not None:
             raise self.dead_error
         if not self.is_running:

@@ -54,16 +54,17 @@ class AsyncMPClient:
         child = self._supervisor.child
         return None if child is None else child.process_id
 
-    def attach(self) -> None:
-        """Let the running event loop attend to the core; every method but `shutdown` needs it."""
+    def attach(self) -> bool:
+        """Let the running event loop attend to the core; return whether another did before, or none."""
         loop = asyncio.get_running_loop()
         if loop is self._loop:
-            return
+            return False
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("this engine belongs to another event loop; use it from there, or close that loop first")
         self._loop = loop
         self._watched = self._timer = None
         self._attend()
+        return True
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Hand over a request; while a core is replaced it waits. Raises EngineDeadError when none will come."""
@@ -79,8 +80,10 @@ class AsyncMPClient:
         return await asyncio.wrap_future(self._supervisor.call(method, args))
 
     def shutdown(self) -> None:
-        """End the process; idempotent."""
+        """End the process; idempotent. Call it in the loop's thread, or when the loop has ended."""
         self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
         self._finalizer()
 
     def _attend(self) -> None:

@@ -17,10 +17,15 @@ from octavo.types.messages import EngineCoreOutputs
 
 
 class RequestStreams:
-    """Starts, feeds and ends streams. Everything happens in one event loop."""
+    """Starts, feeds and ends streams. Everything happens in one event loop; when it has ended, in the next one.
+
+    gate: set unless new requests must wait
+    """
 
     def __init__(self, handle: ProcessHandle, tokenizer: Tokenizer | None, metrics: EngineMetrics) -> None:
         self.client = AsyncMPClient(handle, self._take_outputs, self._take_death)
+        self.gate = asyncio.Event()
+        self.gate.set()
         self._output_processor = OutputProcessor(tokenizer, metrics)
         self._drained = asyncio.Event()
         self._drained.set()
@@ -30,12 +35,18 @@ class RequestStreams:
         """How many sequences are live."""
         return self._output_processor.num_unfinished_requests
 
+    def attach(self) -> None:
+        """Let the running event loop attend to the core."""
+        if self.client.attach():
+            # an event belongs to the loop in which it was first waited for
+            self.gate, self._drained = _renewed(self.gate), _renewed(self._drained)
+
     def start(self, processed: ProcessedRequest) -> RequestOutputCollector:
         """Register a request and hand it to the core. Text state first: no answer may come for an unknown request.
 
         Raises EngineDeadError when there is no core any more.
         """
-        self.client.attach()
+        self.attach()
         collector = RequestOutputCollector(processed.request.sampling_params.output_kind)
         sequences = self._output_processor.add_request(
             processed.request, processed.external_id, processed.prompt, collector
@@ -86,3 +97,10 @@ class RequestStreams:
     def _note_drained(self) -> None:
         if not self._output_processor.num_unfinished_requests:
             self._drained.set()
+
+
+def _renewed(event: asyncio.Event) -> asyncio.Event:
+    new = asyncio.Event()
+    if event.is_set():
+        new.set()
+    return new
