@@ -45,9 +45,19 @@ def enable_multiprocessing() -> bool:
     return text == "1"
 
 
+def api_keys() -> list[str]:
+    """Return OCTAVO_API_KEY as a list of one, or an empty list: the key that requests to a server must carry."""
+    key = os.environ.get("OCTAVO_API_KEY")
+    return [key] if key else []
+
+
 def settings() -> dict[str, str]:
-    """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("OCTAVO_")}
+    """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
+    return {
+        name: "(set)" if name == "OCTAVO_API_KEY" else value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("OCTAVO_")
+    }
 
 
 def _positive_int(name: str) -> int | None:

@@ -1,7 +1,7 @@
 """EngineArgs: what the user wishes, under vLLM's names. `None` means "you choose"; `engine/resolve.py` chooses.
 
-Options of vLLM whose capability is not built here are known by name (`_UNSUPPORTED`): their neutral value is accepted,
-anything else is refused with the reason. An unknown name is an error that suggests the closest known one.
+Options of vLLM whose capability is not built here are known by name (`UNSUPPORTED_OPTIONS`): their neutral value is
+accepted, anything else is refused with the reason. An unknown name is an error that suggests the closest known one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class EngineArgs:
 
 
 # vLLM option -> (values that ask for nothing, what is missing). Accepted when neutral, refused otherwise.
-_UNSUPPORTED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "runner": (("auto", "generate"), "only text generation is built"),
     "convert": (("auto", "none"), "only text generation is built"),
     "task": (("auto", "generate", None), "only text generation is built"),
@@ -128,10 +128,10 @@ _UNSUPPORTED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
-    if name not in _UNSUPPORTED:
-        close = difflib.get_close_matches(name, [*known, *_UNSUPPORTED], n=3)
+    if name not in UNSUPPORTED_OPTIONS:
+        close = difflib.get_close_matches(name, [*known, *UNSUPPORTED_OPTIONS], n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ConfigError(f"unknown engine option {name!r}{hint}")
-    neutral, reason = _UNSUPPORTED[name]
+    neutral, reason = UNSUPPORTED_OPTIONS[name]
     if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
         raise UnsupportedError(f"{name}={value!r} is not supported: {reason}; leave it at {neutral[0]!r}")

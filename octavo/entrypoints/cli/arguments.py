@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,19 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
     return value
+
+
+def text_list(text: str) -> list[str]:
+    """Parse a JSON list of texts, or one text."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a text or a JSON list of texts, got {text!r} ({error})") from error
+    if not all(isinstance(item, str) for item in value):
+        raise argparse.ArgumentTypeError(f"expected a JSON list of texts, got {text!r}")
+    return typing.cast("list[str]", value)
 
 
 def token_ids(text: str) -> list[int]:
@@ -84,12 +97,14 @@ SAMPLING_OPTIONS: tuple[SamplingOption, ...] = (
 )
 
 
+_SAMPLING_NAMES = frozenset(option.name for option in SAMPLING_OPTIONS)
 _METAVARS: dict[Callable[[str], Any], str] = {
     int: "N",
     float: "X",
     str: "TEXT",
     token_ids: "IDS",
     json_object: "JSON",
+    text_list: "TEXT",
     whole_number_or_text: "N",
 }
 
@@ -115,26 +130,37 @@ def given_sampling_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each EngineArgs field that is meant for the command line."""
-    group = parser.add_argument_group("engine", "what is not given is chosen by Octavo")
-    hints = typing.get_type_hints(EngineArgs)
-    for field in _engine_fields():
-        text = field.metadata["help"]
-        if isinstance(field.default, (str, int, float)) and not isinstance(field.default, bool):
-            text += f" (default: {field.default})"
-        _add_flag(group, field.name, _parser_of(hints[field.name]), text, choices=field.metadata["choices"])
+    """Add a flag for each EngineArgs field; --seed is the request's (the engine's only serves requests without one)."""
+    add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs, _SAMPLING_NAMES)
 
 
 def given_engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the engine options that were given, by EngineArgs field name."""
-    given = vars(args)
-    return {field.name: given[field.name] for field in _engine_fields() if field.name in given}
+    return given_options(vars(args), EngineArgs, _SAMPLING_NAMES)
 
 
-def _engine_fields() -> list[dataclasses.Field[Any]]:
-    """Return the fields that have a flag; --seed is the request's (the engine's only serves requests without one)."""
-    taken = {option.name for option in SAMPLING_OPTIONS}
-    return [field for field in dataclasses.fields(EngineArgs) if field.metadata["in_cli"] and field.name not in taken]
+def add_option_arguments(
+    parser: argparse.ArgumentParser, title: str, about: str, options: type[Any], without: Collection[str] = ()
+) -> None:
+    """Add a group with a flag for each field of an options dataclass that is meant for the command line."""
+    group = parser.add_argument_group(title, about)
+    hints = typing.get_type_hints(options)
+    for field in _fields(options, without):
+        text = field.metadata["help"]
+        if isinstance(field.default, (str, int, float)) and not isinstance(field.default, bool):
+            text += f" (default: {field.default})"
+        parse = _parser_of(hints[field.name])
+        action = "extend" if parse is text_list else None
+        _add_flag(group, field.name, parse, text, action, choices=field.metadata["choices"])
+
+
+def given_options(given: Mapping[str, Any], options: type[Any], without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options of a dataclass that were given, by field name."""
+    return {field.name: given[field.name] for field in _fields(options, without) if field.name in given}
+
+
+def _fields(options: type[Any], without: Collection[str]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(options) if field.metadata["in_cli"] and field.name not in without]
 
 
 def _add_flag(
@@ -171,4 +197,6 @@ def _parser_of(hint: Any) -> Callable[[str], Any] | None:
     member = members.pop()
     if member is bool:
         return None
-    return json_object if typing.get_origin(member) is dict else typing.cast("Callable[[str], Any]", member)
+    if typing.get_origin(member) in (dict, list):
+        return json_object if typing.get_origin(member) is dict else text_list
+    return typing.cast("Callable[[str], Any]", member)

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from octavo import envs
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError, UnsupportedError
@@ -39,16 +39,56 @@ class CommandEntry:
 COMMANDS: dict[str, CommandEntry] = {
     "generate": CommandEntry("octavo.entrypoints.cli.generate", "complete prompts: text for one, JSONL for many"),
     "chat": CommandEntry("octavo.entrypoints.cli.chat", "talk to a model in the terminal"),
+    "serve": CommandEntry("octavo.entrypoints.cli.serve", "serve a model over HTTP, with OpenAI's API"),
     "models": CommandEntry("octavo.entrypoints.cli.models", "list and fetch the models of the catalog"),
     "collect-env": CommandEntry("octavo.entrypoints.cli.collect_env", "describe this machine and installation"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
+    """An ArgumentParser whose errors are one line, and whose long groups are folded: --help=GROUP or --help=all."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, add_help=False)
+        self.folded_groups: set[str] = set()  # titles
+        self.add_argument(
+            "-h", "--help", action=_Help, nargs="?", metavar="GROUP", help="show this help; all, or one group's flags"
+        )
+
+    def help_text(self, wanted: str | None) -> str:
+        """Return the help: all that is not folded, everything ("all"), or one group."""
+        groups = {group.title or "": group for group in self._action_groups}
+        if wanted is not None and wanted != "all" and wanted not in groups:
+            self.error(f"there is no group {wanted!r}; choose from all, {', '.join(groups)}")
+        shown = {
+            title: group
+            for title, group in groups.items()
+            if wanted in ("all", title) or (wanted is None and title not in self.folded_groups)
+        }
+        formatter = self._get_formatter()
+        if wanted in (None, "all"):
+            formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+            formatter.add_text(self.description)
+        for title, group in shown.items():
+            formatter.start_section(title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        folded = sorted(groups.keys() - shown.keys()) if wanted is None else []
+        formatter.add_text(self.epilog if not folded else f"more flags: --help={' or --help='.join([*folded, 'all'])}")
+        return formatter.format_help()
+
+    def format_help(self) -> str:
+        return self.help_text(None)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+
+class _Help(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        print(parser.help_text(values), end="")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,146 @@
+"""Serve a model over HTTP: OpenAI's API with vLLM's additions.
+
+MODEL is a catalog name, a folder, a .gguf file or a hub id. Engine flags are those of `octavo generate`.
+--config FILE gives flags as YAML, one `name: value` a line; flags on the command line win.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo import envs
+from octavo.config.engine_args import UNSUPPORTED_OPTIONS, EngineArgs
+from octavo.entrypoints.cli.arguments import add_option_arguments, given_options
+from octavo.entrypoints.cli.main import Parser
+from octavo.entrypoints.openai.server_args import UNBUILT_SERVER_OPTIONS, ServerArgs
+from octavo.errors import ConfigError
+
+USAGE = "octavo serve [MODEL] [options]"
+
+# vLLM's names of options that have another one here
+_ALIASES = {
+    "--disable-uvicorn-access-log": "disable_access_log",
+    "--disable-fastapi-docs": "disable_docs",
+}
+_COUNT_ALIASES = {
+    "--h11-max-incomplete-event-size": "max_header_bytes",
+    "--h11-max-header-count": "max_header_count",
+}
+_OWN_FLAGS = ("served_model_name",)  # EngineArgs takes one name, a server several
+_FROM_SERVER = ("max_num_queued_reqs", "max_num_queued_tokens")  # known to EngineArgs by name, and built here
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help="the model to serve")
+    parser.add_argument("--config", action=_ReadConfig, metavar="FILE", help="YAML file of flags")
+    parser.add_argument(
+        "--served-model-name", nargs="+", metavar="NAME", default=argparse.SUPPRESS, help="names shown in the API"
+    )
+    add_option_arguments(parser, "server", "how requests come in", ServerArgs)
+    for flag, name in _ALIASES.items():
+        parser.add_argument(flag, dest=name, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for flag, name in _COUNT_ALIASES.items():
+        parser.add_argument(flag, dest=name, type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs, _OWN_FLAGS)
+    _add_unbuilt(parser)
+    if isinstance(parser, Parser):
+        parser.folded_groups.add("engine")
+
+
+def run(args: argparse.Namespace) -> int:
+    given = {**(args.config or {}), **{name: value for name, value in vars(args).items() if name != "config"}}
+    names = given.pop("served_model_name", [])
+    engine_options = given_options(given, EngineArgs, _OWN_FLAGS)
+    if "model_tag" in given:
+        if "model" in engine_options and engine_options["model"] != given["model_tag"]:
+            raise ConfigError(f"two models are given: {given['model_tag']} and --model {engine_options['model']}")
+        engine_options["model"] = given["model_tag"]
+    if names:
+        engine_options["served_model_name"] = names[0]
+    unbuilt = {name: given[name] for name in UNSUPPORTED_OPTIONS if name in given and name not in _FROM_SERVER}
+    engine_args = EngineArgs.from_kwargs(**engine_options, **unbuilt)
+    server_options = given_options(given, ServerArgs)
+    server_options.update({name: given[name] for name in UNBUILT_SERVER_OPTIONS if name in given})
+    server_options.setdefault("api_key", envs.api_keys())
+    server_args = ServerArgs.from_kwargs(**server_options)
+    return _serve(engine_args, server_args, names)
+
+
+def _serve(engine_args: EngineArgs, server_args: ServerArgs, names: Sequence[str]) -> int:
+    from octavo.entrypoints.openai.launch import launch
+
+    launch(engine_args, server_args, names)
+    return 0
+
+
+class _ReadConfig(argparse.Action):
+    """Parses a file's flags like the command line's, into a dict of its own: those of the command line win."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        options = parser.parse_args(_as_arguments(values, _read_yaml(Path(values))))
+        namespace.config = vars(options)
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config: cannot read {path}: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ConfigError(f"--config: {path} must hold `name: value` lines, got {type(content).__name__}")
+    return content
+
+
+def _as_arguments(path: str, options: Mapping[str, Any]) -> list[str]:
+    arguments: list[str] = []
+    for name, value in options.items():
+        name = name.replace("_", "-")
+        if name == "config":
+            raise ConfigError(f"--config: {path} names another config file; put all flags into one")
+        if value is True or value is False:
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, list):
+            arguments += _list_arguments(name, value)
+        elif value is not None:
+            arguments.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return arguments
+
+
+def _list_arguments(name: str, values: list[Any]) -> list[str]:
+    if name == "served-model-name":
+        return [f"--{name}", *map(str, values)]
+    return [f"--{name}={value}" for value in values]
+
+
+def _add_unbuilt(parser: argparse.ArgumentParser) -> None:
+    """Know vLLM's other options by name, so that they are refused with a reason, or accepted where neutral."""
+    known = {action.dest for action in parser._actions}
+    for name, (neutral, _) in {**UNSUPPORTED_OPTIONS, **UNBUILT_SERVER_OPTIONS}.items():
+        if name in known:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if any(isinstance(value, bool) for value in neutral):
+            parser.add_argument(
+                flag,
+                dest=name,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+        else:
+            parser.add_argument(flag, dest=name, type=_any_value, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def _any_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

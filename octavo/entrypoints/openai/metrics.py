@@ -1,0 +1,28 @@
+"""/metrics: the engine's metrics and the server's own, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from octavo.entrypoints.openai.state import RequestContext, ServerState
+from octavo.metrics.engine_metrics import PREFIX, Counter, Gauge, Metric
+from octavo.metrics.prometheus import CONTENT_TYPE, render
+
+
+async def show_metrics(server: ServerState, context: RequestContext) -> Response:
+    """Return all metrics as they are now."""
+    metrics = server.engine.metrics.snapshot() if server.engine.metrics.enabled else []
+    text = render([*metrics, *_own_metrics(server)], f"{server.args.metrics_prefix}:")
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+def _own_metrics(server: ServerState) -> list[Metric]:
+    labels = {"model_name": server.engine.model_config.served_model_name, "engine": "0"}
+    metrics: list[Metric] = [
+        Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
+        for reason, count in server.admission.rejections.items()
+    ]
+    metrics.append(Gauge(PREFIX + "server_load", labels, float(server.admission.num_requests)))
+    for (method, route, status), count in sorted(server.http_counts.items()):
+        metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))
+    return metrics

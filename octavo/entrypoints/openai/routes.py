@@ -1,0 +1,114 @@
+"""The route table: every endpoint once. Serving, keys and the OpenAPI description are all made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.routing import Route
+
+from octavo.entrypoints.openai import services
+from octavo.entrypoints.openai.chat import create_chat_completion
+from octavo.entrypoints.openai.completions import create_completion
+from octavo.entrypoints.openai.docs import show_docs, show_openapi
+from octavo.entrypoints.openai.http import JSONEndpoint, JSONHandler, PlainEndpoint, PlainHandler
+from octavo.entrypoints.openai.metrics import show_metrics
+from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
+from octavo.entrypoints.openai.protocol.completions import CompletionRequest, CompletionResponse
+from octavo.entrypoints.openai.protocol.services import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    LoadResponse,
+    ModelCard,
+    ModelList,
+    ResetResponse,
+    SleepState,
+    TokenizeRequest,
+    TokenizeResponse,
+    VersionResponse,
+)
+from octavo.entrypoints.openai.state import ServerState
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One path. is_open: needs no API key; media_type: of an answer that is not JSON; query: parameters by name."""
+
+    path: str
+    summary: str
+    handler: JSONHandler[Any] | PlainHandler
+    request_type: type[msgspec.Struct] | None = None
+    response_type: type[msgspec.Struct] | None = None
+    method: str = "GET"
+    is_open: bool = False
+    streams: bool = False
+    media_type: str | None = None
+    query: tuple[str, ...] = ()
+    is_documented: bool = True
+
+
+def _posting(
+    path: str,
+    summary: str,
+    handler: JSONHandler[Any],
+    request_type: type[msgspec.Struct],
+    response_type: type[msgspec.Struct],
+    streams: bool = False,
+) -> Endpoint:
+    return Endpoint(path, summary, handler, request_type, response_type, "POST", streams=streams)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    _posting(
+        "/v1/chat/completions",
+        "Answer a conversation",
+        create_chat_completion,
+        ChatCompletionRequest,
+        ChatCompletionResponse,
+        streams=True,
+    ),
+    _posting(
+        "/v1/completions", "Continue prompts", create_completion, CompletionRequest, CompletionResponse, streams=True
+    ),
+    Endpoint("/v1/models", "List the names of the model", services.list_models, response_type=ModelList),
+    Endpoint("/v1/models/{model:path}", "Show one name", services.show_model, response_type=ModelCard),
+    _posting("/tokenize", "Text or a conversation to ids", services.tokenize, TokenizeRequest, TokenizeResponse),
+    _posting("/detokenize", "Ids to text", services.detokenize, DetokenizeRequest, DetokenizeResponse),
+    Endpoint("/health", "200 while there is an engine, else 503", services.health, is_open=True),
+    Endpoint("/ping", "The same as /health", services.health, is_open=True),
+    Endpoint("/ping", "The same as /health", services.health, method="POST", is_open=True),
+    Endpoint("/version", "Octavo's version", services.version, response_type=VersionResponse, is_open=True),
+    Endpoint("/load", "Generation requests in work", services.load, response_type=LoadResponse, is_open=True),
+    Endpoint("/metrics", "Prometheus metrics", show_metrics, is_open=True, media_type="text/plain"),
+    Endpoint(
+        "/reset_prefix_cache",
+        "Forget cached prefixes",
+        services.reset_prefix_cache,
+        response_type=ResetResponse,
+        method="POST",
+        query=("reset_running_requests", "reset_external"),
+    ),
+    Endpoint("/sleep", "Give memory back", services.sleep, method="POST", query=("level", "mode")),
+    Endpoint("/wake_up", "Take the memory again", services.wake_up, method="POST"),
+    Endpoint("/is_sleeping", "Whether the engine sleeps", services.is_sleeping, response_type=SleepState),
+)
+
+DOCS_ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("/docs", "This API as a page", show_docs, is_open=True, media_type="text/html", is_documented=False),
+    Endpoint("/openapi.json", "This API for machines", show_openapi, is_open=True, is_documented=False),
+)
+
+
+def endpoints(has_docs: bool) -> tuple[Endpoint, ...]:
+    """Return what a server offers."""
+    return (*ENDPOINTS, *DOCS_ENDPOINTS) if has_docs else ENDPOINTS
+
+
+def make_route(server: ServerState, endpoint: Endpoint) -> Route:
+    """Return the route that serves an endpoint."""
+    if endpoint.request_type is not None:
+        application: Any = JSONEndpoint(server, endpoint.request_type, endpoint.handler)  # type: ignore[arg-type]
+    else:
+        application = PlainEndpoint(server, endpoint.handler)  # type: ignore[arg-type]
+    return Route(endpoint.path, application, methods=[endpoint.method])

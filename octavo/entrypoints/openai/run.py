@@ -1,0 +1,215 @@
+"""Starting and ending a server: socket first, then the engine, then requests; on a signal, drain and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from octavo.entrypoints.openai.app import build_app
+from octavo.entrypoints.openai.server_args import ServerArgs
+from octavo.entrypoints.openai.state import ServerState
+from octavo.entrypoints.openai.stats_log import log_stats_forever
+from octavo.errors import ConfigError
+from octavo.log import get_logger
+
+if TYPE_CHECKING:
+    from octavo.engine.async_llm import AsyncLLM
+
+logger = get_logger(__name__)
+
+_TICK_S = 1.0  # for the date in answers' heads
+_AFTER_ABORT_S = 3.0  # what aborted requests get to send their last words
+
+
+def bind(args: ServerArgs) -> socket.socket:
+    """Return the bound socket, so that a port in use is told before a model is loaded; raises ConfigError."""
+    if args.uds is not None:
+        return _bind_unix(args.uds)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(args.host or "0.0.0.0", args.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {args.host}:{args.port}: {error.strerror or error}") from error
+    listener.set_inheritable(False)
+    return listener
+
+
+def url_of(args: ServerArgs, listener: socket.socket) -> str:
+    """Return where a server can be reached."""
+    if args.uds is not None:
+        return f"unix:{args.uds}"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if args.ssl_certfile else 'http'}://{shown}:{port}"
+
+
+def run_server(
+    engine: AsyncLLM, args: ServerArgs, listener: socket.socket, model_names: Sequence[str], chat_template: str | None
+) -> None:
+    """Serve until SIGINT or SIGTERM; afterwards the socket is closed, and the engine is the caller's to end."""
+    server = ServerState(engine, args, model_names, chat_template)
+    try:
+        loop_factory = _loop_factory()
+        loop = loop_factory()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(_serve(server, listener))
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+    finally:
+        server.close()
+        if args.uds is not None:
+            Path(args.uds).unlink(missing_ok=True)
+
+
+async def _serve(server: ServerState, listener: socket.socket) -> None:
+    web = WebServer(_uvicorn_config(server), server)
+    stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
+    ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))
+    try:
+        await web.serve([listener])
+    finally:
+        for task in (stats, ready):
+            task.cancel()
+        await asyncio.gather(stats, ready, return_exceptions=True)
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn's server, which sleeps instead of polling, and ends what runs too long after a signal."""
+
+    def __init__(self, config: uvicorn.Config, server: ServerState) -> None:
+        super().__init__(config)
+        self._server = server
+        self._exit = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Note signals on the event loop; a second one stops without waiting. They do not end the process, we do."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        installed = []
+        for number in numbers:
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
+                loop.add_signal_handler(number, self.handle_exit, number, None)
+                installed.append(number)
+        try:
+            yield
+        finally:
+            for number in installed:
+                loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        self._exit.set()
+
+    async def main_loop(self) -> None:
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 10  # on_tick counts tenths of a second
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._exit.wait(), _TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, let requests finish, abort those that take longer than --shutdown-timeout."""
+        limit = asyncio.create_task(self._abort_late_requests())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            limit.cancel()
+
+    async def _abort_late_requests(self) -> None:
+        await asyncio.sleep(self._server.args.shutdown_timeout)
+        if self._server.admission.num_requests:
+            logger.warning("%d requests are aborted: the server stops", self._server.admission.num_requests)
+        await self._server.engine.pause_generation(mode="abort", clear_cache=False)
+
+
+def _uvicorn_config(server: ServerState) -> uvicorn.Config:
+    args = server.args
+    _use_our_log()
+    return uvicorn.Config(
+        build_app(server),
+        http=_http_protocol(args),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # middleware.RequestLog has it
+        server_header=False,
+        proxy_headers=False,  # they would let any client choose its address in the log
+        root_path=args.root_path or "",
+        timeout_graceful_shutdown=int(args.shutdown_timeout + _AFTER_ABORT_S),
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=args.ssl_cert_reqs,
+        ssl_ciphers=args.ssl_ciphers,
+        h11_max_incomplete_event_size=args.max_header_bytes,
+    )
+
+
+def _http_protocol(args: ServerArgs) -> Any:
+    try:
+        from octavo.entrypoints.openai.connection import limited_protocol
+    except ImportError:  # no httptools on this platform: h11 has a limit of its own
+        return "h11"
+    return limited_protocol(args)
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # not on this platform
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _use_our_log() -> None:
+    """Send uvicorn's warnings where ours go."""
+    theirs = logging.getLogger("uvicorn.error")
+    theirs.handlers = logging.getLogger("octavo").handlers
+    theirs.setLevel(logging.WARNING)
+    theirs.propagate = False
+
+
+async def _announce(web: WebServer, url: str) -> None:
+    while not web.started:
+        await asyncio.sleep(0.005)
+    logger.info("ready at %s", url)
+
+
+def _bind_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                _refuse_if_alive(path)
+                os.unlink(path)  # of a server that was killed
+        listener.bind(path)
+        os.chmod(path, 0o660)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on the unix socket {path}: {error.strerror or error}") from error
+    return listener
+
+
+def _refuse_if_alive(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise ConfigError(f"another server listens on the unix socket {path}")

@@ -1,0 +1,125 @@
+"""ServerState: what every endpoint is given. One engine, the server's options, and the counters they share."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from octavo.entrypoints.openai.admission import Admission
+from octavo.entrypoints.openai.errors import HTTPError
+from octavo.entrypoints.openai.logprobs import TokenNames
+from octavo.entrypoints.openai.server_args import ServerArgs
+from octavo.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from octavo.engine.async_llm import AsyncLLM
+
+Result = TypeVar("Result")
+
+_NUM_PREPARING_THREADS = 2  # templates and tokenizers; enough to keep one long prompt from delaying the others
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """What is known of an HTTP request besides its body.
+
+    request_id: the client's own, if it sent one; path: parameters in the path
+    """
+
+    request_id: str | None
+    headers: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+    path: dict[str, str] = field(default_factory=dict)
+
+
+class ServerState:
+    """Shared by all endpoints of one server. chat_template: Jinja source that replaces the model's own."""
+
+    def __init__(
+        self, engine: AsyncLLM, args: ServerArgs, model_names: Sequence[str] = (), chat_template: str | None = None
+    ) -> None:
+        """model_names: names under which the model is served; () = the engine's own"""
+        self.engine = engine
+        self.args = args
+        self.model_names = tuple(model_names) or (engine.model_config.served_model_name,)
+        self.chat_template = chat_template
+        self.created = int(time.time())
+        self.admission = Admission(
+            engine.config.scheduler.max_num_seqs, args.max_num_queued_reqs or None, args.max_num_queued_tokens or None
+        )
+        self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
+        self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.engine.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.model_config.max_model_len
+
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer; raises HTTPError 400 when the engine has none."""
+        if self.tokenizer is None:
+            raise HTTPError(
+                400, "this server has no tokenizer (skip_tokenizer_init); it takes and gives token ids only"
+            )
+        return self.tokenizer
+
+    def token_names(self, as_token_ids: bool | None) -> TokenNames:
+        """Return how a request's logprobs name tokens."""
+        wish = self.args.return_tokens_as_token_ids if as_token_ids is None else as_token_ids
+        return TokenNames(self.tokenizer, wish)
+
+    def model_name(self, asked_for: str | None) -> str:
+        """Return the name that a response carries; raises HTTPError 404 for a model that is not served."""
+        if asked_for is None or asked_for == "":
+            return self.model_names[0]
+        if asked_for not in self.model_names:
+            shown = asked_for if len(asked_for) <= 200 else asked_for[:197] + "..."
+            raise HTTPError(
+                404,
+                f"the model {shown!r} does not exist here; served: {', '.join(self.model_names)}",
+                parameter="model",
+                code="model_not_found",
+            )
+        return asked_for
+
+    async def prepare(self, work: Callable[[], Result]) -> Result:
+        """Run work that takes time (templates, tokenisation) off the event loop; return what it returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """Let the threads go; the engine is the caller's."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class RequestIds:
+    """The two ids of a generation request.
+
+    shown: what the response carries, "cmpl-" or alike before the client's own id or a random one
+    engine: never shared by two live requests, even if clients use the same id, so that an abort hits one request
+    """
+
+    shown: str
+    engine: str
+
+
+def new_request_ids(prefix: str, header_id: str | None, body_id: str | None) -> RequestIds:
+    """Return the ids of a new request; an id in the header wins over one in the body."""
+    base = header_id or body_id
+    if base is None:
+        shown = f"{prefix}-{secrets.token_hex(16)}"
+        return RequestIds(shown, shown)
+    if len(base) > _MAX_ID_CHARS or not base.isprintable():
+        raise HTTPError(400, f"request_id must be at most {_MAX_ID_CHARS} printable characters", parameter="request_id")
+    return RequestIds(f"{prefix}-{base}", f"{prefix}-{base}-{secrets.token_hex(4)}")
+
+
+_MAX_ID_CHARS = 256

@@ -1,0 +1,64 @@
+"""Request fields of capabilities that are not built: known by name, refused when they ask for something.
+
+A field that asks for nothing (null, false, an empty list, its default) is accepted. Each entry says which other
+values are neutral, and what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from octavo.errors import UnsupportedError
+
+_STRUCTURED = "structured outputs are not built"
+_MULTIMODAL = "multimodal input is not built"
+_TOOLS = "tool calls are not built"
+
+UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "response_format": (({"type": "text"},), _STRUCTURED),
+    "structured_outputs": (({},), _STRUCTURED),
+    "guided_json": ((), _STRUCTURED),
+    "guided_regex": ((), _STRUCTURED),
+    "guided_choice": ((), _STRUCTURED),
+    "guided_grammar": ((), _STRUCTURED),
+    "guided_decoding_backend": (("auto",), _STRUCTURED),
+    "guided_whitespace_pattern": ((), _STRUCTURED),
+    "kv_transfer_params": (({},), "KV transfer is not built"),
+    "ec_transfer_params": (({},), _MULTIMODAL),
+    "thinking_token_budget": ((), "reasoning parsers are not built"),
+    "watermarking": ((), "watermarks are not built"),
+    "routed_experts_prompt_start": ((0,), "mixture-of-experts models are not built"),
+    "return_token_offsets": ((), "offsets of prompt tokens are not built"),
+    "mm_payload": (({},), _MULTIMODAL),
+    "mm_processor_kwargs": (({},), _MULTIMODAL),
+    "media_io_kwargs": (({},), _MULTIMODAL),
+    "prompt_embeds": ((), "prompt embeddings are not built"),
+    "suffix": (("",), "filling in the middle is not built"),
+    "functions": (([],), _TOOLS),
+    "function_call": (("none",), _TOOLS),
+    "modalities": ((["text"],), "models answer in text only"),
+    "audio": ((), "models answer in text only"),
+    "prediction": ((), "predicted outputs are not built"),
+    "web_search_options": ((), "web search is not built"),
+    "verbosity": (("medium",), "models have no setting for verbosity"),
+    "store": ((), "chat completions are not stored"),
+    "service_tier": (("auto", "default"), "there is one service tier"),
+}
+
+
+def refuse_unbuilt(request: msgspec.Struct) -> None:
+    """Raise UnsupportedError, naming the field, if a request asks for something that is not built."""
+    for name in request.__struct_fields__:
+        entry = UNBUILT.get(name)
+        if entry is None:
+            continue
+        value = getattr(request, name)
+        neutral, reason = entry
+        if value is None or value is False or value in neutral:
+            continue
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise UnsupportedError(f"{name}={shown} is not supported: {reason}; leave it out")
