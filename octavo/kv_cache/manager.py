@@ -91,13 +91,13 @@ class KVCacheManager:
         self._extend_hashes(request)
         return PrefixHit(*self._coordinator.find_hit(request.block_hashes, len(request.all_token_ids) - 1))
 
-    def record_hit(self, num_tokens: int, num_hit_tokens: int) -> None:
-        """Count an admitted request's prefix lookup."""
-        if self.enable_caching:
+    def record_hit(self, request: CacheableRequest, hit: PrefixHit) -> None:
+        """Count an admitted request's prefix lookup, if it made one."""
+        if self.enable_caching and not request.skip_reading_prefix_cache:
             stats = self._prefix_cache_stats
             stats.requests += 1
-            stats.queries += num_tokens
-            stats.hits += num_hit_tokens
+            stats.queries += len(request.all_token_ids)
+            stats.hits += hit.num_tokens
 
     def fits_whole(self, request: CacheableRequest, hit: PrefixHit, num_reserved_blocks: int) -> bool:
         """Tell whether all known tokens of a waiting request fit beside num_reserved_blocks."""

@@ -112,7 +112,7 @@ class Admission:
         if self._connector is not None:
             self._connector.blocks_allocated(request, block_ids, num_external)
         if not was_preempted:
-            self._kv_cache.record_hit(request.num_tokens, hit.num_tokens)
+            self._kv_cache.record_hit(request, hit)
         plan.schedule(request, num_new, block_ids)
         if self._encoder_cache is not None and request.items:
             plan.schedule_encoder_inputs(request, self._encoder_cache.acquire_for_chunk(request, num_new))

@@ -125,7 +125,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        return self.status > RequestStatus.PREEMPTED
+        return self.status.is_finished
 
     def record(self, event: EngineCoreEventType, timestamp: float) -> None:
         self.events.append(EngineCoreEvent(event, timestamp))

@@ -32,7 +32,7 @@ class StepResults:
         proposals = runner_output.draft_token_ids
         for request in requests:
             request.num_in_flight -= 1
-            if request.status > RequestStatus.PREEMPTED:
+            if request.is_finished:
                 continue  # ended between schedule and now
             request_id = request.request_id
             token_ids = sampled.get(request_id)

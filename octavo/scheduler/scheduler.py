@@ -116,18 +116,6 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests) or bool(self._refused)
 
-    def has_requests(self) -> bool:
-        """Tell whether a step is due: for a request, or to tell the worker of finished ones."""
-        return self.has_unfinished_requests() or bool(self._rows_to_give_up)
-
-    @property
-    def num_running(self) -> int:
-        return len(self.running)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self.waiting)
-
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:

@@ -107,7 +107,7 @@ def test_aborts_queued_during_the_forward_take_effect_in_the_same_step():
     outputs, model_executed = core.step()
     assert model_executed
     assert [output.request_id for output in outputs[0].outputs] == [i for i in fake.executor.rows if i != first_id]
-    assert fake.scheduler.num_running == 1
+    assert len(fake.scheduler.running) == 1
 
 
 def test_a_step_without_work_does_nothing():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from octavo import SamplingParams
 from octavo.config.configs import CacheConfig
 from octavo.kv_cache.manager import KVCacheManager
 from tests.scheduler.helpers import full, kv_config, make_request, sliding
@@ -150,8 +153,11 @@ def test_prompt_logprobs_and_switched_off_caching_read_nothing():
 
 def test_stats_count_tokens_since_the_last_call():
     manager = new_manager()
-    manager.record_hit(33, 16)
-    manager.record_hit(10, 0)
+    no_hit = manager.get_computed_blocks(make_request("a", [1]))
+    manager.record_hit(make_request("a", range(33)), replace(no_hit, num_tokens=16))
+    manager.record_hit(make_request("b", range(10)), no_hit)
+    params = SamplingParams(skip_reading_prefix_cache=True)
+    manager.record_hit(make_request("c", range(7), params=params), no_hit)  # looked nothing up: no miss
     stats = manager.take_prefix_cache_stats()
     assert (stats.requests, stats.queries, stats.hits) == (2, 43, 16)
     assert manager.take_prefix_cache_stats().requests == 0

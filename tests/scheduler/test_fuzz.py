@@ -139,7 +139,7 @@ class Fuzz:
     def run(self) -> None:
         last_arrival = max(request.arrival_step for request in self.scenario.requests)
         num_idle = 0
-        while self.num_steps <= last_arrival or self.scheduler.has_requests():
+        while self.num_steps <= last_arrival or self.scheduler.has_unfinished_requests():
             self._arrive()
             output = self.scheduler.schedule()
             self._check_output(output)
@@ -157,6 +157,7 @@ class Fuzz:
             assert self.num_steps <= limit, f"more than twice the steps of running one by one: {self.num_steps}"
         while self.in_flight:
             self._update()
+        self.executor.execute(self.scheduler.schedule(), False)  # the worker hears of the last ends
         self._check_end()
 
     def _arrive(self) -> None:

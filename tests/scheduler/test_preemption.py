@@ -127,7 +127,7 @@ def run_workload(num_blocks, lengths, max_tokens, budget=16, **fields):
         scheduler.add_request(make_request(f"r{i}", [(i + j) % 13 for j in range(length)], max_tokens, seed=i))
     tokens: dict[str, list[int]] = {}
     num_steps = 0
-    while scheduler.has_requests():
+    while scheduler.has_unfinished_requests():
         output = scheduler.schedule()
         for messages in scheduler.update_from_output(output, executor.execute(output)).values():
             for message in messages.outputs:

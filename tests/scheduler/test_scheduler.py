@@ -76,7 +76,7 @@ def test_max_num_seqs_bounds_running_requests():
     for name in "abc":
         scheduler.add_request(make_request(name, 4, max_tokens=2))
     assert set(counts(step(scheduler)[0])) == {"a", "b"}
-    assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+    assert (len(scheduler.running), len(scheduler.waiting)) == (2, 1)
     assert set(counts(step(scheduler)[0])) == {"a", "b"}
     assert set(counts(step(scheduler)[0])) == {"c"}
 
@@ -276,9 +276,8 @@ def test_abort_frees_everything_wherever_the_request_is():
     scheduler.finish_requests(["running", "waiting", "unknown", "running"], RequestStatus.FINISHED_ABORTED)
     check_invariants(scheduler)
     assert_all_free(scheduler)
-    assert scheduler.has_requests(), "the worker must hear of it"
-    assert scheduler.schedule().finished_request_ids == ["running"]
-    assert not scheduler.has_requests()
+    assert not scheduler.has_unfinished_requests()
+    assert scheduler.schedule().finished_request_ids == ["running"], "the worker must hear of it"
 
 
 def test_result_of_a_request_aborted_meanwhile_is_dropped():
