@@ -184,7 +184,7 @@ class InputProcessor:
                 f"max_model_len={self._model.max_model_len} leaves room for {room}",
                 "min_tokens",
             )
-        params.verify_for_model(self._model.vocab_size, self._model.max_logprobs, room)
+        params.verify_for_model(self._model.vocab_size, self._model.max_logprobs)
         validate_with_processors(self._model.logits_processors, params)
         # the policy: the prompt is never shortened, the output is cut at the context's end
         params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)

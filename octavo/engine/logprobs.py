@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,15 +95,12 @@ def unpack_prompt_logprobs(
     return [None, *unpacked.positions]
 
 
-class Unpacked:
+class Unpacked(NamedTuple):
     """Positions as dicts; the incomplete bytes after the last; the sum of the first candidates' logprobs."""
 
-    __slots__ = ("pending", "positions", "sum_logprob")
-
-    def __init__(self, positions: SampleLogprobs, pending: bytes, sum_logprob: float) -> None:
-        self.positions = positions
-        self.pending = pending
-        self.sum_logprob = sum_logprob
+    positions: SampleLogprobs
+    pending: bytes
+    sum_logprob: float
 
 
 def unpack_logprobs(

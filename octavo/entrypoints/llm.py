@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -48,7 +47,7 @@ class LLM:
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
         """Load a model as EngineArgs say."""
-        return cls(**{option.name: getattr(engine_args, option.name) for option in dataclasses.fields(engine_args)})
+        return cls.from_engine(LLMEngine.from_engine_args(engine_args))
 
     @classmethod
     def from_engine(cls, llm_engine: LLMEngine, chat_template: str | None = None) -> LLM:

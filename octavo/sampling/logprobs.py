@@ -1,4 +1,4 @@
-"""Packs the log-probabilities of sampled tokens, for the rows that asked, in the engine's logprobs mode."""
+"""Packs log-probabilities: those of sampled tokens in the engine's logprobs mode, and a prompt's, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -46,4 +46,15 @@ def pack(ids: Int, values: Float, ranks: Int) -> PackedLogprobs:
         token_ids=ids.astype("<i4", copy=False).tobytes(),
         logprobs=values.astype("<f4", copy=False).tobytes(),
         ranks=ranks.astype("<i4", copy=False).tobytes(),
+    )
+
+
+def join(parts: Sequence[PackedLogprobs], num_candidates: int) -> PackedLogprobs:
+    """Join the chunks of one prompt in order; no chunks give no positions."""
+    return PackedLogprobs(
+        num_positions=sum(part.num_positions for part in parts),
+        num_candidates=num_candidates,
+        token_ids=b"".join(part.token_ids for part in parts),
+        logprobs=b"".join(part.logprobs for part in parts),
+        ranks=b"".join(part.ranks for part in parts),
     )

@@ -213,13 +213,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
             logger.warning("temperature %g is below %g and raised to it", self.temperature, MIN_TEMPERATURE)
             self.temperature = MIN_TEMPERATURE
 
-    def verify_for_model(self, vocab_size: int, max_logprobs: int = 20, max_output_tokens: int | None = None) -> None:
+    def verify_for_model(self, vocab_size: int, max_logprobs: int = 20) -> None:
         """Check what depends on the model; call it when bad_words are tokenised.
 
-        vocab_size: width of the logits; max_logprobs: the engine's limit, -1 = the whole vocabulary
-        max_output_tokens: room that the prompt leaves; min_tokens must fit in it
+        vocab_size: width of the logits; max_logprobs: the engine's limit
         """
-        limit = vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size)
+        limit = min(max_logprobs, vocab_size)
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and (vocab_size if count == -1 else count) > limit:
                 raise checks.wrong(name, f"at most {limit} (max_logprobs={max_logprobs})", count)
@@ -232,9 +231,6 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         candidates = self.allowed_token_ids if self.allowed_token_ids is not None else range(vocab_size)
         if always_banned and always_banned.issuperset(candidates):
             raise InvalidRequestError("bad_words ban every allowed token: nothing is left to sample", "bad_words")
-        if max_output_tokens is not None and self.min_tokens > max_output_tokens:
-            expected = f"at most the {max_output_tokens} tokens that the context has room for"
-            raise checks.wrong("min_tokens", expected, self.min_tokens)
 
     def _verify_numbers(self) -> None:
         self.n = checks.as_int("n", self.n, 1, MAX_N)

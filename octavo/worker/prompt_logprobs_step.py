@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.ops.interface import Float, Ops
-from octavo.sampling.prompt_logprobs import join_prompt_logprobs, prompt_logprobs
+from octavo.sampling.logprobs import join, pack
 from octavo.types.messages import PackedLogprobs
 from octavo.types.step import NewRequestData
 from octavo.worker.input_builder import StepInputs
@@ -19,7 +19,7 @@ _MAX_LOGITS_ROWS = 128  # bounds the logits held at once: 128 x 256k x 4 bytes =
 
 @dataclass(slots=True)
 class _Pending:
-    num_candidates: int
+    num_logprobs: int  # most likely ids to report per position, besides the token itself
     parts: list[PackedLogprobs] = field(default_factory=list)
 
 
@@ -60,10 +60,9 @@ class PromptLogprobsStep:
             for offset in range(0, num_targets, _MAX_LOGITS_ROWS):
                 chunk = slice(offset, min(offset + _MAX_LOGITS_ROWS, num_targets))
                 logits = self._compute_logits(hidden[start + chunk.start : start + chunk.stop])
-                pending.parts.append(
-                    prompt_logprobs(self._ops, logits, np.ascontiguousarray(targets[chunk]), pending.num_candidates)
-                )
+                target_ids = np.ascontiguousarray(targets[chunk])
+                pending.parts.append(pack(*self._ops.top_logprobs(logits, target_ids, pending.num_logprobs)))
             if position + (end - start) >= num_prompt_tokens:
-                complete[request_id] = join_prompt_logprobs(pending.parts, pending.num_candidates)
+                complete[request_id] = join(pending.parts, pending.num_logprobs + 1)
                 self.remove(request_id)
         return complete

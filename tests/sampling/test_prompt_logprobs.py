@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.ops.interface import Ops
-from octavo.sampling.prompt_logprobs import join_prompt_logprobs, prompt_logprobs
+from octavo.sampling.logprobs import join, pack
 
 
 @pytest.mark.parametrize("k", [0, 3, 50])
@@ -14,13 +14,13 @@ def test_chunks_join_to_the_whole(ops: Ops, k: int) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (11, 50)).astype(np.float32)
     targets = rng.integers(0, 50, 11).astype(np.int32)
-    whole = prompt_logprobs(ops, logits, targets, k)
+    whole = pack(*ops.top_logprobs(logits, targets, k))
     for cuts in ([4], [1, 2, 10]):
         parts = [
-            prompt_logprobs(ops, logits[start:end], targets[start:end], k)
+            pack(*ops.top_logprobs(logits[start:end], targets[start:end], k))
             for start, end in zip([0, *cuts], [*cuts, 11], strict=True)
         ]
-        assert join_prompt_logprobs(parts, k) == whole
+        assert join(parts, k + 1) == whole
     assert (whole.num_positions, whole.num_candidates) == (11, k + 1)
     ids = np.frombuffer(whole.token_ids, "<i4").reshape(11, k + 1)
     assert (ids[:, 0] == targets).all()
@@ -30,5 +30,5 @@ def test_chunks_join_to_the_whole(ops: Ops, k: int) -> None:
 
 
 def test_a_prompt_of_one_token_has_no_positions() -> None:
-    joined = join_prompt_logprobs([], 5)
+    joined = join([], 6)
     assert (joined.num_positions, joined.num_candidates, joined.token_ids) == (0, 6, b"")

