@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import CheckpointError
+
+_LARGEST = 2.0**127  # what is computed with it is computed in float32
 
 _Str = str  # the class below has a method of that name
 
@@ -31,8 +34,8 @@ class HFConfig:
 
     def float(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._wrong(key, "a number", value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+            raise self._wrong(key, "a number, finite in float32", value)
         return float(value)
 
     def bool(self, key: str, default: bool | None = None) -> bool:
@@ -71,4 +74,4 @@ class HFConfig:
         return value
 
     def _wrong(self, key: _Str, expected: _Str, value: Any) -> CheckpointError:
-        return CheckpointError(f"{self.source}: {key!r} must be {expected}, got {value!r}")
+        return CheckpointError(f"{self.source}: {key!r} must be {expected}, got {reprlib.repr(value)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -52,7 +51,7 @@ def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float =
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        norm_eps=config.float("rms_norm_eps", 1e-6),
+        norm_eps=norm_epsilon(config, "rms_norm_eps", 1e-6),
         activation=read_activation(config, "hidden_act", "silu"),
         tie_word_embeddings=config.bool("tie_word_embeddings", False),
         qkv_bias=attention_bias,
@@ -76,15 +75,27 @@ def num_layers(config: HFConfig, key: str = "num_hidden_layers") -> int:
 
 def inverse_root(config: HFConfig, key: str) -> float:
     """Return 1 / sqrt of a positive number."""
+    return float(_positive_float(config, key) ** -0.5)
+
+
+def optional_softcap(config: HFConfig, key: str) -> float | None:
+    """Read a soft cap; None when there is none."""
+    return _positive_float(config, key) if key in config else None
+
+
+def norm_epsilon(config: HFConfig, key: str, default: float | None = None) -> float:
+    """Read what a norm adds to the mean square: small, or the hidden states vanish."""
+    value = config.float(key, default)
+    if not 0 <= value < 1:
+        raise CheckpointError(f"{config.source}: {key!r} must be at least 0 and below 1, got {value}")
+    return value
+
+
+def _positive_float(config: HFConfig, key: str) -> float:
     value = config.float(key)
-    if not 0 < value < math.inf:
+    if value <= 0:
         raise CheckpointError(f"{config.source}: {key!r} must be positive, got {value}")
-    return float(value**-0.5)
-
-
-def optional_float(config: HFConfig, key: str) -> float | None:
-    """Read a number that may be absent."""
-    return config.float(key) if key in config else None
+    return value
 
 
 def read_activation(config: HFConfig, key: str, default: str) -> Activation:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from octavo.loader.hf_config import HFConfig
 from octavo.models.config_reading import (
     inverse_root,
-    optional_float,
+    optional_softcap,
     read_activation,
     read_decoder_config,
     read_layer_types,
@@ -41,7 +41,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
         post_norm=True,
         activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         embedding_scale=decoder.hidden_size**0.5,
-        attention_softcap=optional_float(config, "attn_logit_softcapping"),
-        logits_softcap=optional_float(config, "final_logit_softcapping"),
+        attention_softcap=optional_softcap(config, "attn_logit_softcapping"),
+        logits_softcap=optional_softcap(config, "final_logit_softcapping"),
     )
     return with_windows(config, decoder, read_layer_types(config, alternating))

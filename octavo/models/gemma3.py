@@ -12,7 +12,7 @@ from octavo.errors import CheckpointError
 from octavo.loader.hf_config import HFConfig
 from octavo.models.config_reading import (
     inverse_root,
-    optional_float,
+    optional_softcap,
     positive,
     read_activation,
     read_decoder_config,
@@ -76,7 +76,7 @@ def _read_text_config(config: HFConfig, architecture: str) -> DecoderConfig:
         qk_norm="head",
         activation=read_activation(config, "hidden_activation", "gelu_pytorch_tanh"),
         embedding_scale=decoder.hidden_size**0.5,
-        logits_softcap=optional_float(config, "final_logit_softcapping"),
+        logits_softcap=optional_softcap(config, "final_logit_softcapping"),
     )
     return with_windows(config, decoder, layer_types)
 

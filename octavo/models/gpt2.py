@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.errors import CheckpointError
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import num_layers, positive, read_activation, refuse
+from octavo.models.config_reading import norm_epsilon, num_layers, positive, read_activation, refuse
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
 
 NAMES = WeightNames(
@@ -43,7 +43,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
         num_heads=num_heads,
         num_kv_heads=num_heads,
         head_dim=head_dim,
-        norm_eps=config.float("layer_norm_epsilon", 1e-5),
+        norm_eps=norm_epsilon(config, "layer_norm_epsilon", 1e-5),
         activation=read_activation(config, "activation_function", "gelu_new"),
         tie_word_embeddings=config.bool("tie_word_embeddings", True),
         qkv_bias=True,

@@ -78,7 +78,7 @@ def _architecture(config: HFConfig) -> Architecture:
     if not names:
         raise CheckpointError(f"{config.source} has no 'architectures', so there is no telling how to run the model")
     for name in names:
-        if name in ARCHITECTURES:
+        if isinstance(name, str) and name in ARCHITECTURES:
             return ARCHITECTURES[name]
     raise UnsupportedError(
         f"architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"

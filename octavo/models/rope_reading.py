@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.layers.rotary import DefaultRope, DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
 from octavo.loader.hf_config import HFConfig
 
+MAX_POSITION = 2**24  # the position tables grow with it; the longest contexts of real models are 10 million tokens
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def read_rope(config: HFConfig, head_dim: int, layer_type: str | None = None, theta: float = 10_000.0) -> Rope:
     """Return the rotation of layers of `layer_type` (None: of all); `theta` is the architecture's default base."""
     parameters = rope_parameters(config, layer_type)
+    _refuse_two_thetas(config, parameters, layer_type)
     theta = parameters.float("rope_theta", config.float("rope_theta", theta))
     if not 1 < theta < math.inf:
         raise CheckpointError(f"{parameters.source}: 'rope_theta' must be greater than 1, got {theta}")
@@ -35,7 +39,34 @@ def read_rope(config: HFConfig, head_dim: int, layer_type: str | None = None, th
             f"{parameters.source}: rope_type {rope_type!r} is not supported; supported: {', '.join(_READERS)}"
         )
     _refuse_unknown_keys(parameters)
-    return reader(_RopeInput(config, parameters), theta, rotary_dim)
+    rope = reader(_RopeInput(config, parameters), theta, rotary_dim)
+    _check_angles(rope, parameters.source)
+    return rope
+
+
+def _check_angles(rope: Rope, source: str) -> None:
+    """Raise where settings that are fine one by one give no usable rotation."""
+    try:
+        with np.errstate(all="ignore"):
+            usable = np.isfinite(rope.inverse_frequencies(MAX_POSITION)).all() and 0 < rope.magnitude() < math.inf
+    except (ArithmeticError, ValueError) as error:
+        raise CheckpointError(f"{source}: no rotation follows from {rope}: {error}") from error
+    if not usable:
+        raise CheckpointError(f"{source}: {rope} gives frequencies or a magnitude that are not finite and positive")
+
+
+def _refuse_two_thetas(config: HFConfig, parameters: HFConfig, layer_type: str | None) -> None:
+    """Refuse a rope_theta at the top and another in the section: none of them may be ignored in silence."""
+    if layer_type is not None or "rope_theta" not in config:
+        return  # Gemma 3 has a theta at the top and others for the layer types
+    for key in ("rope_scaling", "rope_parameters"):
+        section = config.section(key)
+        if section is not None and "rope_theta" in section:
+            outer, inner = config.float("rope_theta"), section.float("rope_theta")
+            if outer != inner:
+                raise CheckpointError(
+                    f"{config.source}: rope_theta={outer:g} contradicts {key}.rope_theta={inner:g}; give one of them"
+                )
 
 
 def rope_parameters(config: HFConfig, layer_type: str | None = None) -> HFConfig:
@@ -66,12 +97,18 @@ def max_position(config: HFConfig, rope: Rope) -> int:
     that names its original length has a max_position_embeddings that may include the factor: it is not applied twice.
     """
     stated = config.int("max_position_embeddings")
+    longest: float = stated
     if isinstance(rope, YarnRope):
-        return int(rope.original_length * rope.factor)
-    if isinstance(rope, (LinearRope, DynamicRope)):
+        longest = rope.original_length * rope.factor
+    elif isinstance(rope, (LinearRope, DynamicRope)):
         original = rope_parameters(config).int("original_max_position_embeddings", stated)
-        return max(stated, int(original * rope.factor))
-    return stated
+        longest = max(stated, original * rope.factor)
+    if not 2 <= longest <= MAX_POSITION:
+        raise CheckpointError(
+            f"{config.source}: max_position_embeddings, scaling included, must be from 2 to {MAX_POSITION}, "
+            f"got {longest:.16g}"
+        )
+    return int(longest)
 
 
 class _RopeInput:
@@ -86,8 +123,11 @@ class _RopeInput:
             "original_max_position_embeddings",
             parameters.int("original_max_position_embeddings", self.max_position),
         )
-        if self.original_length < 2 or self.max_position < 2:
-            raise CheckpointError(f"{config.source}: max_position_embeddings and its original must be at least 2")
+        if not (2 <= self.original_length <= MAX_POSITION and 2 <= self.max_position <= MAX_POSITION):
+            raise CheckpointError(
+                f"{config.source}: max_position_embeddings and its original must be from 2 to {MAX_POSITION}, "
+                f"got {self.max_position} and {self.original_length}"
+            )
 
     def factor(self, default: float | None = None) -> float:
         factor = self.parameters.float("factor", default)
@@ -100,7 +140,9 @@ class _RopeInput:
 
     def divisors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
         values = self.parameters.list(key)
-        if len(values) != rotary_dim // 2 or not all(isinstance(value, (int, float)) and value > 0 for value in values):
+        if len(values) != rotary_dim // 2 or not all(
+            isinstance(value, (int, float)) and 0 < value < 1e30 for value in values
+        ):
             raise CheckpointError(
                 f"{self.parameters.source}: {key!r} must be {rotary_dim // 2} positive numbers, one for each pair of "
                 f"rotated dimensions, got {len(values)} values"

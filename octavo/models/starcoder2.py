@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import read_decoder_config, refuse, with_defaults, with_one_window
+from octavo.models.config_reading import norm_epsilon, read_decoder_config, refuse, with_defaults, with_one_window
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 
 NAMES = WeightNames(gate_up=("mlp.c_fc",), down="mlp.c_proj")
@@ -22,6 +22,6 @@ def read_config(config: HFConfig) -> DecoderConfig:
         mlp_bias=has_bias,
         gated_mlp=False,
         norm="layer",
-        norm_eps=config.float("norm_epsilon", 1e-5),
+        norm_eps=norm_epsilon(config, "norm_epsilon", 1e-5),
     )
     return with_one_window(config, decoder)

@@ -36,8 +36,8 @@ def test_null_counts_as_absent() -> None:
     [
         (CONFIG.int, "eps", "an integer"),
         (CONFIG.int, "flag", "an integer"),
-        (CONFIG.float, "flag", "a number"),
-        (CONFIG.float, "name", "a number"),
+        (CONFIG.float, "flag", "a number, finite in float32"),
+        (CONFIG.float, "name", "a number, finite in float32"),
         (CONFIG.bool, "size", "true or false"),
         (CONFIG.str, "size", "a string"),
         (CONFIG.list, "name", "a list"),

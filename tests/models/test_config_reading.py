@@ -169,6 +169,13 @@ def test_options_that_are_not_there_are_refused_by_name(architecture: str, value
         ({"intermediate_size": None}, "intermediate_size"),
         ({"max_position_embeddings": 0}, "max_position_embeddings"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps"),
+        ({"rms_norm_eps": 1e30}, "rms_norm_eps"),
+        ({"max_position_embeddings": 2**31}, "max_position_embeddings"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e30}}, "max_position_embeddings"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": -1.0}}, "no rotation follows"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 0}}, "magnitude"),
+        ({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4}}, "contradicts rope_parameters.rope_theta=10000"),
     ],
 )
 def test_impossible_values_are_refused_by_name(values: dict[str, Any], named: str) -> None:
@@ -176,8 +183,16 @@ def test_impossible_values_are_refused_by_name(values: dict[str, Any], named: st
         describe(config(architectures=["LlamaForCausalLM"], **values))
 
 
+@pytest.mark.parametrize("cap", [0, -1.0])
+@pytest.mark.parametrize("reader", [gemma2, gemma3])
+def test_a_soft_cap_is_positive_or_absent(reader: Any, cap: float) -> None:
+    with pytest.raises(CheckpointError, match="final_logit_softcapping"):
+        reader.read_config(config(final_logit_softcapping=cap))
+    assert reader.read_config(config(final_logit_softcapping=None)).logits_softcap is None
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("broken", [None, 0, -1, 1, "x", [], {}, True, 1e30, float("nan"), 10**15])
+@pytest.mark.parametrize("broken", [None, 0, -1, 1, "x", [], {}, True, 1e30, float("nan"), 10**15, 10**400, [[1]]])
 def test_no_value_of_any_key_raises_anything_but_our_errors(architecture: str, broken: object) -> None:
     """Whatever a config.json holds, the outcome is a model description or a typed error."""
     base = {
