@@ -103,8 +103,9 @@ def _conversation(server: ServerState, request: ChatCompletionRequest) -> Conver
 def _num_top_logprobs(request: ChatCompletionRequest) -> int | None:
     if request.logprobs:
         return request.top_logprobs or 0
-    if request.top_logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs=true", "top_logprobs")
+    for name in ("top_logprobs", "logprob_token_ids"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} needs logprobs=true", name)
     return None
 
 

@@ -172,6 +172,7 @@ class _Answer:
         self._created = int(time.time())
         self._names: TokenNames = server.token_names(request.return_tokens_as_token_ids)
         self._n = plan.job.params.n
+        self._shows_logprobs = plan.job.params.num_logprobs is not None
 
     # -- whole -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +264,7 @@ class _Answer:
             return None
         echo = self._plan.echoes[prompt_index]
         choice.text = echo.text
-        if self._request.logprobs is None or output.prompt_logprobs is None or output.prompt_token_ids is None:
+        if not self._shows_logprobs or output.prompt_logprobs is None or output.prompt_token_ids is None:
             return None
         return writer.prompt(output.prompt_token_ids, output.prompt_logprobs, echo.first_token)
 
@@ -285,6 +286,6 @@ class _Answer:
         choice.stop_reason = completion.stop_reason
         if self._request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
-        if self._request.logprobs is not None and completion.logprobs:
+        if self._shows_logprobs and completion.logprobs:
             logprobs = writer.generated(completion.token_ids, completion.logprobs)
             choice.logprobs = logprobs if prompt_logprobs is None else joined(prompt_logprobs, logprobs)

@@ -65,7 +65,7 @@ def run_server(
         loop = loop_factory()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_serve(server, listener))
+            loop.run_until_complete(serve(server, listener))
         finally:
             asyncio.set_event_loop(None)
             loop.close()
@@ -75,8 +75,9 @@ def run_server(
             Path(args.uds).unlink(missing_ok=True)
 
 
-async def _serve(server: ServerState, listener: socket.socket) -> None:
-    web = WebServer(_uvicorn_config(server), server)
+async def serve(server: ServerState, listener: socket.socket) -> None:
+    """Serve on the running event loop, until a signal if this is the main thread, or else until cancelled."""
+    web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
     ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))
     try:
@@ -139,7 +140,8 @@ class WebServer(uvicorn.Server):
         await self._server.engine.pause_generation(mode="abort", clear_cache=False)
 
 
-def _uvicorn_config(server: ServerState) -> uvicorn.Config:
+def uvicorn_config(server: ServerState) -> uvicorn.Config:
+    """Return how uvicorn serves this server."""
     args = server.args
     _use_our_log()
     return uvicorn.Config(
@@ -164,9 +166,11 @@ def _uvicorn_config(server: ServerState) -> uvicorn.Config:
 
 def _http_protocol(args: ServerArgs) -> Any:
     try:
-        from octavo.entrypoints.openai.connection import limited_protocol
-    except ImportError:  # no httptools on this platform: h11 has a limit of its own
+        import httptools  # noqa: F401  (what the protocol below stands on)
+    except ImportError:  # not on this platform: h11 has a limit of its own
         return "h11"
+    from octavo.entrypoints.openai.connection import limited_protocol
+
     return limited_protocol(args)
 
 
