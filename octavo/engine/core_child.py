@@ -16,8 +16,8 @@ from octavo.engine.lifeline import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 _ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from octavo.engine.core_proc import main; main(int(sys.argv[1]))"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from octavo.engine.core_proc import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 _STOP_TIMEOUT_S = 2.0
 
@@ -29,8 +29,9 @@ class CoreChild:
     lifeline_fd: readable when there are notes, or when the process is gone
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], start: StartCore) -> None:
-        self._address = core_addresses(start.directory, start.number)
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: str, start: StartCore) -> None:
+        """directory: the meeting place"""
+        self._address = core_addresses(directory, start.number)
         self._output = context.socket(zmq.PULL)
         self._output.set_hwm(0)  # what is computed is kept: it is bounded by what was asked for
         self._output.linger = 0
@@ -40,7 +41,7 @@ class CoreChild:
         self._input.linger = 0
         self._lifeline, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, str(theirs.fileno()), json.dumps(list(map(str, sys.path)))],
+            [sys.executable, "-c", _ENTRY, str(theirs.fileno()), directory, json.dumps(list(map(str, sys.path)))],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides

@@ -20,12 +20,10 @@ from octavo.types.request import EngineCoreRequest
 class StartCore(msgspec.Struct):
     """What a new process gets first.
 
-    options: the fields of EngineArgs; directory: where both sides meet; number: of this process among those of the
-    same front end
+    options: the fields of EngineArgs; number: of this process among those of the same front end
     """
 
     options: dict[str, Any]
-    directory: str
     number: int
 
 

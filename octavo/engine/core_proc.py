@@ -161,20 +161,20 @@ def _describe(method: str, error: Exception) -> RaisedError:
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def main(lifeline_fd: int) -> NoReturn:
+def main(lifeline_fd: int, directory: str) -> NoReturn:
     """Run a core for the front end at the other end of the lifeline; entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline = socket.socket(fileno=lifeline_fd)
     try:
         start = decode_start(receive_frame(lifeline))
     except EOFError:
-        _end_process(0)
+        _leave(directory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    input_address, output_address = core_addresses(start.directory, start.number)
+    input_address, output_address = core_addresses(directory, start.number)
     output = context.socket(zmq.PUSH)
     output.set_hwm(0)
     output.connect(output_address)
-    receiver = _Receiver(context, input_address, lifeline, start.directory)
+    receiver = _Receiver(context, input_address, lifeline, directory)
     threading.Thread(target=receiver.run, name="receive", daemon=True).start()
     try:
         started = _build(start)
@@ -220,8 +220,7 @@ class _Receiver:
         while True:
             ready = dict(poller.poll())
             if self._lifeline.fileno() in ready:  # nothing more is ever sent this way: it was closed
-                shutil.rmtree(self._directory, ignore_errors=True)
-                _end_process(0)
+                _leave(self._directory)
             self._receive()
 
     def _receive(self) -> None:
@@ -254,6 +253,12 @@ def _ready_note(started: StartedCore) -> CoreReady:
         num_blocks=started.kv_cache_config.num_blocks,
         vocab_size=started.config.model.vocab_size,
     )
+
+
+def _leave(directory: str) -> NoReturn:
+    """End because the front end is gone, which can no longer clean up itself."""
+    shutil.rmtree(directory, ignore_errors=True)
+    _end_process(0)
 
 
 def _end_process(status: int) -> NoReturn:

@@ -27,7 +27,7 @@ class MeetingPlace:
     """A directory for one front end's sockets; `remove` ends it."""
 
     def __init__(self) -> None:
-        _remove_left_behind(Path(tempfile.gettempdir()))
+        _remove_left_behind(Path(_base()))
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
         self._lock = os.open(self.path / _LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

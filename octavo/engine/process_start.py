@@ -70,8 +70,10 @@ def _launch(args: EngineArgs, policy: RecoveryPolicy) -> ProcessHandle:
     place = MeetingPlace()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        start = StartCore(options, str(place.path), 0)
-        return ProcessHandle(CoreSupervisor(start, lambda message: CoreChild(context, message), policy), context, place)
+        directory = str(place.path)
+        start = StartCore(options, number=0)
+        supervisor = CoreSupervisor(start, lambda message: CoreChild(context, directory, message), policy)
+        return ProcessHandle(supervisor, context, place)
     except BaseException:
         context.destroy(linger=0)
         place.remove()

@@ -156,7 +156,7 @@ def test_a_class_that_no_other_process_can_import_is_refused_with_the_options_na
     class Local:
         pass
 
-    with pytest.raises(ConfigError, match="logits_processors .*Local must be defined in a module"):
+    with pytest.raises(ConfigError, match=r"logits_processors .*Local must be defined in a module"):
         wire.options_as_data(EngineArgs(logits_processors=[Local]))
 
 

@@ -1,0 +1,31 @@
+"""Workers for tests: more methods, and starts that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from octavo.worker.worker import Worker
+
+
+class Extension:
+    """Methods for collective_rpc."""
+
+    def repeat(self, text: str, times: int) -> list[str]:
+        return [text] * times
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def unsendable(self) -> object:
+        return object()
+
+
+class Broken(Worker):
+    def load_model(self) -> None:
+        1 / 0  # noqa: B018
+
+
+class Killed(Worker):
+    def load_model(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
