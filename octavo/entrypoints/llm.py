@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -33,7 +34,8 @@ class LLM:
     """A model, its tokenizer and an engine in this process.
 
     Calls block until their requests have finished. All requests of a call are checked before any runs. Ctrl-C ends a
-    call between two steps, aborts its requests and leaves a usable engine.
+    call between two steps, aborts its requests and leaves a usable engine. Threads may share an LLM: their calls run
+    one after the other (AsyncLLM runs them together).
     """
 
     def __init__(self, model: str, *, chat_template: str | None = None, **engine_options: Any) -> None:
@@ -61,6 +63,7 @@ class LLM:
         self.model_config = llm_engine.model_config
         self._chat_template = chat_template
         self._request_numbers = itertools.count()
+        self._engine_lock = threading.RLock()  # held from adding requests to their end
         self._pending: dict[str, None] = {}  # ids of `enqueue` that `wait_for_completion` has not returned, in order
         self._finished: dict[str, RequestOutput] = {}  # results of pending requests that another call's steps made
 
@@ -85,8 +88,7 @@ class LLM:
         priority: one for all or one per prompt, lower first; needs scheduling_policy="priority"
         """
         _refuse_unbuilt(lora_request, mm_processor_kwargs)
-        request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs)
-        return self._run(request_ids, use_tqdm)
+        return self._add_and_run(_as_list(prompts), sampling_params, priority, tokenization_kwargs, use_tqdm)
 
     def chat(
         self,
@@ -118,8 +120,7 @@ class LLM:
             )
             for conversation in _as_conversations(messages)
         ]
-        request_ids = self._add_all(prompts, sampling_params, priority, tokenization_kwargs)
-        return self._run(request_ids, use_tqdm)
+        return self._add_and_run(prompts, sampling_params, priority, tokenization_kwargs, use_tqdm)
 
     def preprocess_chat(
         self,
@@ -173,15 +174,17 @@ class LLM:
     ) -> list[str]:
         """Add requests without running them; return their ids. `wait_for_completion` runs them."""
         refuse_lora(lora_request)
-        request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs)
-        self._pending.update(dict.fromkeys(request_ids))
+        with self._engine_lock:
+            request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs)
+            self._pending.update(dict.fromkeys(request_ids))
         return request_ids
 
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Run all enqueued requests; return their results in the order in which they were enqueued."""
-        request_ids = list(self._pending)
-        self._pending.clear()
-        return self._run(request_ids, use_tqdm)
+        with self._engine_lock:
+            request_ids = list(self._pending)
+            self._pending.clear()
+            return self._run(request_ids, use_tqdm)
 
     # -- services ------------------------------------------------------------------------------------------------------
 
@@ -223,6 +226,18 @@ class LLM:
         return self.llm_engine.apply_model(func)
 
     # -- running -------------------------------------------------------------------------------------------------------
+
+    def _add_and_run(
+        self,
+        prompts: Sequence[PromptType],
+        sampling_params: SamplingParamsInput,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: Mapping[str, object] | None,
+        use_tqdm: UseTqdm,
+    ) -> list[RequestOutput]:
+        with self._engine_lock:
+            request_ids = self._add_all(prompts, sampling_params, priority, tokenization_kwargs)
+            return self._run(request_ids, use_tqdm)
 
     def _add_all(
         self,

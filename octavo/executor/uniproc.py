@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from octavo.config import OctavoConfig
+from octavo.errors import UnsupportedError
 from octavo.executor.interface import Executor
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
@@ -32,7 +33,10 @@ class UniProcExecutor(Executor):
         """Call the one worker; `timeout_s` has no meaning in the same thread."""
         if callable(method):
             return [method(self.worker, *args, **(kwargs or {}))]
-        return [getattr(self.worker, method)(*args, **(kwargs or {}))]
+        function = getattr(self.worker, method, None) if isinstance(method, str) else None
+        if not callable(function):
+            raise UnsupportedError(f"the worker has no method {method!r}; give a name of one or a function")
+        return [function(*args, **(kwargs or {}))]
 
     def execute_model(self, step: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
         future: Future[ModelRunnerOutput | None] = Future()

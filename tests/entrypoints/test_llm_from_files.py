@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from octavo import LLM, BeamSearchParams, EngineArgs, SamplingParams
-from octavo.errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from octavo.errors import ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from tests.tiny_models import llama_config, write_tiny_model
 
 PROMPT = [5, 6, 7, 8]
@@ -130,3 +131,23 @@ def test_the_shortest_contexts_start_and_answer(folder, max_model_len):
 def test_a_cache_beyond_the_machines_memory_is_refused(folder, options):
     with pytest.raises(ConfigError, match=r"GiB.*of memory"):
         LLM(folder, **{**OPTIONS, **options})
+
+
+def test_threads_may_share_an_llm(folder):
+    llm = LLM(folder, **OPTIONS)
+    prompts = [[5 + i] * (3 + i) for i in range(6)]
+    params = [SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)] * len(prompts)
+
+    def texts() -> list[str]:
+        return [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
+
+    expected = texts()
+    with ThreadPoolExecutor(4) as pool:
+        assert [task.result() for task in [pool.submit(texts) for _ in range(8)]] == [expected] * 8
+
+
+@pytest.mark.parametrize("method", ["absent", "rank", 5])
+def test_a_worker_method_that_is_not_there_is_named(folder, method):
+    llm = LLM(folder, **OPTIONS)
+    with pytest.raises(UnsupportedError, match=str(method)):
+        llm.collective_rpc(method)
