@@ -63,7 +63,7 @@ def test_a_stream_says_what_the_whole_answer_says(tiny: Server):
         assert [piece["finish_reason"] for piece in pieces][-1] == choice["finish_reason"]
         assert all(piece["finish_reason"] is None for piece in pieces[:-1])
         for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
-            assert sum((p["logprobs"][name] for p in pieces if p["logprobs"]), []) == choice["logprobs"][name]
+            assert [v for p in pieces if p["logprobs"] for v in p["logprobs"][name]] == choice["logprobs"][name]
     assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert events[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
@@ -135,7 +135,9 @@ def test_echoed_tokens_join_to_the_text_and_have_logprobs(tiny: Server, max_toke
         for token in logprobs["tokens"]:
             offsets.append(offsets[-1] + len(token))
         assert logprobs["text_offset"] == offsets[:-1]
-        assert all(token in top for token, top in zip(logprobs["tokens"][1:], logprobs["top_logprobs"][1:]))
+        assert all(
+            token in top for token, top in zip(logprobs["tokens"][1:], logprobs["top_logprobs"][1:], strict=True)
+        )
 
 
 def test_a_scored_prompt_is_scored_the_same_again(tiny: Server):
@@ -166,7 +168,7 @@ def test_streamed_token_ids_join_to_those_of_the_whole_answer(tiny: Server):
     fields = dict(prompt="abc", return_token_ids=True, **GREEDY)
     (whole,) = tiny.complete(**fields).json["choices"]
     pieces = [c for event in tiny.complete(**fields, stream=True).events for c in event["choices"]]
-    assert sum((piece["token_ids"] for piece in pieces), []) == whole["token_ids"]
+    assert [i for piece in pieces for i in piece["token_ids"]] == whole["token_ids"]
     assert pieces[0]["prompt_token_ids"] == whole["prompt_token_ids"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
@@ -92,7 +93,12 @@ def load_json(body: bytes) -> object:
     """Parse JSON as RFC 8259 means it; raises InvalidRequestError."""
     try:
         text = body.decode("utf-8")
-        value: object = json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
+        value: object = json.loads(
+            text,
+            object_pairs_hook=_object_without_duplicates,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )
         if "\\u" in text:  # only an escape can bring in half a surrogate pair
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -122,6 +128,13 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise InvalidRequestError(f"the request's body holds {name}, which is not JSON; expected a finite number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise InvalidRequestError(f"the request's body holds {_shown(text)}, which is too large for a number")
+    return value
 
 
 def _wrong_type(error: msgspec.ValidationError) -> InvalidRequestError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import UnsupportedError
+from octavo.errors import InvalidRequestError
 
 _STRUCTURED = "structured outputs are not built"
 _MULTIMODAL = "multimodal input is not built"
@@ -50,7 +50,7 @@ UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse_unbuilt(request: msgspec.Struct) -> None:
-    """Raise UnsupportedError, naming the field, if a request asks for something that is not built."""
+    """Raise InvalidRequestError, naming the field, if a request asks for something that is not built."""
     for name in request.__struct_fields__:
         entry = UNBUILT.get(name)
         if entry is None:
@@ -61,4 +61,4 @@ def refuse_unbuilt(request: msgspec.Struct) -> None:
             continue
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise UnsupportedError(f"{name}={shown} is not supported: {reason}; leave it out")
+        raise InvalidRequestError(f"{name}={shown} is not supported: {reason}; leave it out", name)

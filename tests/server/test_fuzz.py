@@ -1,0 +1,87 @@
+"""Requests made up from the server's own description, and mangled ones: never a 5xx, never a dead engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from octavo.entrypoints.openai.routes import ENDPOINTS
+from tests.server.conftest import JSON_TYPE, Engine, Server
+
+JSON_ENDPOINTS = {endpoint.path: endpoint.request_type for endpoint in ENDPOINTS if endpoint.request_type is not None}
+NOT_FUZZED = ("/sleep", "/wake_up", "/reset_prefix_cache")  # they change what the other tests see
+STATUSES = {200, 400, 401, 404, 408, 413, 415, 431}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tiny_engine: Engine) -> Server:
+    return tiny_engine.serve(max_sequences_per_request=8, max_prompts_per_request=4, disable_access_log=True)
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if path not in NOT_FUZZED
+    ]
+
+
+def test_no_request_that_the_description_allows_breaks_the_server(fuzzed: Server):
+    neighbour = dict(prompt="import os", max_tokens=8, temperature=0)
+    expected = fuzzed.complete(**neighbour).json["choices"]
+    document = fuzzed.get("/openapi.json").json
+    schema = schemathesis.openapi.from_dict(document)
+    for method, path in operations(document):
+
+        @given(case=schema[path][method].as_strategy())
+        @settings(
+            max_examples=40 if method == "POST" else 3,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def send(case: Any) -> None:
+            response = case.call(base_url=fuzzed.url, timeout=60)
+            assert response.status_code in STATUSES, response.text
+            if response.status_code != 200:
+                assert response.json()["error"]["message"]
+
+        send()
+    assert fuzzed.complete(**neighbour).json["choices"] == expected
+
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 2**31, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308, "", "x", "\u0000", "é" * 50),
+    *([], [0], [None], [[]], [[0]], ["x"], {}, {"x": 1}, {"0": 1}, {"type": "x"}, [{"role": "user", "content": "x"}]),
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+def test_no_mangled_request_breaks_the_server(fuzzed: Server, path: str):
+    names = list(JSON_ENDPOINTS[path].__struct_fields__)
+    good = {"prompt": "abc", "tokens": [70], "max_tokens": 2}
+    if path == "/v1/chat/completions":
+        good["messages"] = [{"role": "user", "content": "x"}]
+    generator = random.Random(path)
+    num_accepted = 0
+    for _ in range(250):
+        fields = {name: value for name, value in good.items() if name in names}
+        for _ in range(generator.choice((0, 1, 1, 2, 4))):
+            fields[generator.choice(names)] = generator.choice(VALUES)
+        body = bytearray(json.dumps(fields).encode())
+        if generator.random() < 0.1:
+            body[generator.randrange(len(body))] = generator.randrange(256)
+        reply = fuzzed.request("POST", path, bytes(body), JSON_TYPE)
+        assert reply.status in STATUSES, (bytes(body), reply.body)
+        num_accepted += reply.status == 200
+        assert reply.status == 200 or reply.error
+    assert num_accepted > 10, "the fuzzer should also reach the engine"
+    assert fuzzed.get("/health").status == 200
