@@ -6,7 +6,6 @@ Each rule decides one thing and logs what it chose and why when the user left it
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from octavo.config.option_types import canonical_types
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
+from octavo.loader.local_files import read_json_object
 from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
@@ -213,16 +213,12 @@ def _default_sampling_params(args: EngineArgs, checkpoint: Checkpoint) -> dict[s
 
 
 def _read_generation_config(folder: Path) -> dict[str, Any]:
-    path = folder / "generation_config.json" if folder.is_dir() else folder
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_json_object(folder / "generation_config.json" if folder.is_dir() else folder)
+    except CheckpointError as error:
         raise ConfigError(
             f"generation_config must be auto, vllm or a folder with generation_config.json: {error}"
         ) from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
 
 
 # -- cache, scheduler, processes ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError
 from octavo.loader.gguf_types import ARRAY_TYPE, SCALAR_FORMATS, STRING_TYPE, TENSOR_TYPES, TensorType
+from octavo.loader.local_files import map_file
 
 MetadataValue = bool | int | float | str | list[str] | NDArray[np.generic]
 _T = TypeVar("_T", bool, int, float, str)
@@ -60,7 +61,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._buffer = _map(path)
+        self._buffer = map_file(path, "GGUF", _HEADER_BYTES)
         reader = _Reader(self._buffer, path)
         self.version, num_tensors, num_values = _read_header(reader)
         self.metadata = _read_metadata(reader, num_values)
@@ -173,17 +174,6 @@ class _Reader:
             position = end
         self.position = position
         return texts
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size < _HEADER_BYTES:
-                raise CheckpointError(f"{path}: not a GGUF file: {size} bytes, but a header alone has {_HEADER_BYTES}")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _read_header(reader: _Reader) -> tuple[int, int, int]:

@@ -5,25 +5,21 @@ Code in a model's folder never runs: `auto_map` and Python files in it are ignor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from octavo.config.configs import LoadConfig
-from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedError
+from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedError
 from octavo.loader import catalog, hub
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.files import GGUFChoice, choose_files
 from octavo.loader.gguf_config import gguf_config, gguf_generation_config
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
+from octavo.loader.local_files import read_json_object
 from octavo.log import get_logger
 
 logger = get_logger(__name__)
-
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
 def open_checkpoint(
@@ -42,8 +38,6 @@ def open_checkpoint(
     Raises ModelNotFoundError saying what was tried, CheckpointError for corrupt or contradictory files,
     UnsupportedError for a format or GGUF architecture that is not supported.
     """
-    if load_config.load_format not in LOAD_FORMATS:
-        raise ConfigError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {load_config.load_format!r}")
     with_weights = load_config.load_format != "dummy"
     path = _locate(model, _HubOptions(revision, download_dir, hf_token), with_weights)
     if path.is_dir():
@@ -111,24 +105,12 @@ def _choose_local(folder: Path, quantization: str | None, with_weights: bool) ->
 
 
 def _open_folder(name: str, folder: Path) -> Checkpoint:
-    config = HFConfig(_read_json_object(folder / "config.json"), str(folder / "config.json"))
+    config = HFConfig(read_json_object(folder / "config.json"), str(folder / "config.json"))
     generation_path = folder / "generation_config.json"
-    generation_config = _read_json_object(generation_path) if generation_path.is_file() else {}
+    generation_config = read_json_object(generation_path) if generation_path.is_file() else {}
     return Checkpoint(name, folder, "safetensors", config, generation_config)
 
 
 def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GGUFFile(path)
     return Checkpoint(name, path, "gguf", gguf_config(file), gguf_generation_config(file), file)
-
-
-def _read_json_object(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
-    return value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.local_files import map_file, read_json_object
 from octavo.loader.weights import check_shape
 
 SINGLE_FILE = "model.safetensors"
@@ -93,7 +93,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.buffer = _map(path)
+        self.buffer = map_file(path, "safetensors", 8)
         self.tensors = {name: self._tensor(name, entry) for name, entry in self._read_header().items()}
 
     def _read_header(self) -> dict[str, Any]:
@@ -160,11 +160,7 @@ def read_folder(folder: Path) -> dict[str, SafetensorsTensor]:
 
 def _read_index(path: Path) -> dict[str, str]:
     """Return the index's map of tensor name to shard file name."""
-    try:
-        index = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error})") from None
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"{path} has no 'weight_map' of tensor names to file names")
     outside = sorted({shard for shard in weight_map.values() if Path(shard).name != shard})
@@ -190,17 +186,6 @@ def _read_sharded(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Safe
             f"({len(absent)} such tensors)"
         )
     return {name: files[shard].tensors[name] for name, shard in weight_map.items()}
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size < 8:
-                raise CheckpointError(f"{path}: not a safetensors file: it has only {size} bytes")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _is_sizes(value: Any) -> bool:

@@ -5,7 +5,6 @@ Only data is read: a folder's own tokenizer code (`auto_map`) is never run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.local_files import read_json_object
 from octavo.tokenizers.parts import TokenizerParts
 from octavo.tokenizers.post_processing import set_bos_eos_template
 from octavo.tokenizers.sentencepiece_model import load_sentencepiece_backend
@@ -21,10 +21,25 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 
 
 def load_hf_tokenizer(folder: Path) -> TokenizerParts:
-    """Load the tokenizer of a model folder (or of the folder that a tokenizer.json lies in)."""
+    """Load the tokenizer of a model folder (or of the folder that a tokenizer.json lies in).
+
+    Raises CheckpointError for missing or malformed files, UnsupportedError for a kind that is not built.
+    """
     folder = folder.parent if folder.is_file() else folder
-    config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+    config = {**_optional(folder / "special_tokens_map.json"), **_optional(folder / "tokenizer_config.json")}
     backend = _load_backend(folder)
+    try:
+        return _read_parts(folder, backend, config)
+    except CheckpointError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # values of other types than the format has
+        raise CheckpointError(
+            f"{folder}: tokenizer_config.json, special_tokens_map.json or a chat template file is malformed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _read_parts(folder: Path, backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> TokenizerParts:
     _declare_added_tokens(backend, config)
     ids = {role: _token_id(backend, config.get(role)) for role in _ROLES}
     if not (folder / "tokenizer.json").is_file():
@@ -102,7 +117,7 @@ def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, s
     """Return templates by name; chat_template.jinja wins over tokenizer_config.json, as in Transformers."""
     stored = config.get("chat_template")
     if stored is None:
-        stored = _read_json(folder / "chat_template.json").get("chat_template")
+        stored = _optional(folder / "chat_template.json").get("chat_template")
     if isinstance(stored, str):
         templates = {"default": stored}
     else:
@@ -115,13 +130,5 @@ def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, s
     return templates
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    return content
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}

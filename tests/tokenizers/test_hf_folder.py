@@ -150,6 +150,25 @@ def test_corrupt_files_are_named(folder, name):
         load(folder)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"added_tokens_decoder": {"x": "<a>"}},
+        {"added_tokens_decoder": [1]},
+        {"bos_token": {"text": "<s>"}},
+        {"eos_token": 5},
+        {"chat_template": [{"name": "default"}]},
+        {"chat_template": 5},
+        {"extra_special_tokens": 7},
+    ],
+)
+def test_malformed_configs_are_named(folder, changes):
+    """Each gave a KeyError, TypeError or AttributeError of our own code."""
+    edit_config(folder, **changes)
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
+        load(folder)
+
+
 def test_missing_folder_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         load(tmp_path / "nowhere")

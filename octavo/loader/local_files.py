@@ -1,0 +1,37 @@
+"""Local files whose content nobody vouches for: JSON objects, and files mapped into memory."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import CheckpointError
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; raises CheckpointError when it cannot be read or holds anything else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:
+    """Map a file for reading; raises CheckpointError when it cannot be read or is too short for its format."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size < least_bytes:
+                raise CheckpointError(
+                    f"{path}: not a {format_name} file: it has only {size} bytes, a header alone {least_bytes}"
+                )
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
