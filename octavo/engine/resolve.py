@@ -202,6 +202,11 @@ def _default_sampling_params(args: EngineArgs, checkpoint: Checkpoint) -> dict[s
         source = {}
     else:
         source = _read_generation_config(Path(args.generation_config))
+    unknown = sorted(args.override_generation_config.keys() - _SAMPLING_DEFAULTS.keys())
+    if unknown:
+        raise ConfigError(
+            f"override_generation_config takes {', '.join(_SAMPLING_DEFAULTS)}, got {', '.join(map(repr, unknown))}"
+        )
     merged = {**source, **args.override_generation_config}
     defaults = {ours: merged[theirs] for theirs, ours in _SAMPLING_DEFAULTS.items() if merged.get(theirs) is not None}
     if defaults:

@@ -72,6 +72,12 @@ def test_generation_config_can_be_ignored_and_overridden(folder):
     assert overridden.default_sampling_params == {"temperature": 0.9, "top_k": 1, "max_tokens": 7}
 
 
+def test_an_override_without_effect_is_refused(folder):
+    """A misspelt name was ignored without a word."""
+    with pytest.raises(ConfigError, match=r"max_new_tokens.*'temprature'"):
+        resolved(folder, override_generation_config={"temprature": 0.9})
+
+
 def test_generation_config_from_another_folder(folder, tmp_path):
     (tmp_path / "generation_config.json").write_text('{"top_p": 0.5}')
     assert resolved(folder, generation_config=str(tmp_path)).config.model.default_sampling_params == {"top_p": 0.5}
