@@ -128,6 +128,11 @@ Matrix<float> read_writable_matrix(nb::handle array, const char* name, std::int6
     return matrix_view<float>(checked<float>(array, name, sizes, 2, true));
 }
 
+Vector<float> read_writable_vector(nb::handle array, const char* name, std::int64_t size) {
+    PyArrayObject* numpy_array = checked<float>(array, name, &size, 1, true);
+    return {static_cast<float*>(PyArray_DATA(numpy_array)), PyArray_DIM(numpy_array, 0)};
+}
+
 Tensor3<const float> read_tensor3(nb::handle array, const char* name, std::int64_t size0, std::int64_t size1,
                                   std::int64_t size2) {
     const std::int64_t sizes[] = {size0, size1, size2};

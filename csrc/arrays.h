@@ -52,6 +52,8 @@ Tensor3<const float> read_tensor3(nb::handle array, const char* name, std::int64
 Matrix<float> read_writable_matrix(nb::handle array, const char* name, std::int64_t rows = kAnySize,
                                    std::int64_t columns = kAnySize);
 
+Vector<float> read_writable_vector(nb::handle array, const char* name, std::int64_t size = kAnySize);
+
 // Reads an array of 1 to 4 axes as rows of its last axis, when its leading axes can be walked with at most two strides
 // (every view that a forward makes can): outer x inner rows.
 struct Rows {

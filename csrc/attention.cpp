@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -14,26 +13,18 @@
 #include "thread_pool.h"
 
 namespace octavo {
-namespace {
-
-void store_kv(nb::handle key_array, nb::handle value_array, nb::handle cache_array, nb::handle slots_array) {
-    const KvCache cache = read_cache(cache_array);
-    const Tensor3<const float> key = read_tensor3(key_array, "key", kAnySize, cache.num_kv_heads, cache.head_dim);
-    const Tensor3<const float> value =
-        read_tensor3(value_array, "value", key.shape[0], cache.num_kv_heads, cache.head_dim);
-    const Vector<const std::int64_t> slots = read_vector<std::int64_t>(slots_array, "slot_mapping", key.shape[0]);
-    check_range(slots, "slot_mapping", cache.num_blocks * cache.block_size);
-
-    nb::gil_scoped_release nogil;
+void run_store_kv(const Tensor3<const float>& key, const Tensor3<const float>& value, const KvCache& cache,
+                  const std::int64_t* slots) {
+    const std::int64_t num_tokens = key.shape[0];
     const std::size_t head_bytes = static_cast<std::size_t>(cache.head_dim) * sizeof(float);
     // Threads share heads, not tokens: several tokens may go to one slot of the null block, and two threads must not write there
     // at once.
     const double token_ns = 0.3 * static_cast<double>(cache.num_kv_heads * cache.head_dim);
-    parallel_ranges(cache.num_kv_heads, token_ns * static_cast<double>(slots.size) / static_cast<double>(cache.num_kv_heads),
+    parallel_ranges(cache.num_kv_heads, token_ns * static_cast<double>(num_tokens) / static_cast<double>(cache.num_kv_heads),
                     [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t token = 0; token < slots.size; ++token) {
-                            const std::int64_t block = slots.data[token] / cache.block_size;
-                            const std::int64_t offset = slots.data[token] % cache.block_size;
+                        for (std::int64_t token = 0; token < num_tokens; ++token) {
+                            const std::int64_t block = slots[token] / cache.block_size;
+                            const std::int64_t offset = slots[token] % cache.block_size;
                             for (std::int64_t head = begin; head < end; ++head) {
                                 float* to = cache.keys(block, head) + offset * cache.head_dim;
                                 std::memcpy(to, key.data + token * key.stride[0] + head * key.stride[1], head_bytes);
@@ -44,27 +35,14 @@ void store_kv(nb::handle key_array, nb::handle value_array, nb::handle cache_arr
                     });
 }
 
-// The step's rows, checked; see AttentionMetadata in octavo/ops/interface.py.
-struct StepRows {
-    const std::int32_t* query_start;
-    const std::int32_t* seq_lens;
-    Matrix<const std::int32_t> block_table;
-    std::int64_t count;
-};
+StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens_array, nb::handle block_table) {
+    const Vector<const std::int32_t> seq_lens = read_vector<std::int32_t>(seq_lens_array, "seq_lens");
+    return {read_vector<std::int32_t>(query_start, "query_start", seq_lens.size + 1).data, seq_lens.data,
+            read_matrix<std::int32_t>(block_table, "block_table", seq_lens.size), seq_lens.size};
+}
 
-struct AttentionCall {
-    Tensor3<const float> query;
-    KvCache cache;
-    StepRows rows;
-    float scale;
-    float softcap;
-    std::int64_t window;
-    float* out;
-
-    std::int64_t heads_per_kv() const { return query.shape[1] / cache.num_kv_heads; }
-};
-
-void check_rows(const StepRows& rows, std::int64_t num_tokens, const KvCache& cache, std::int64_t window) {
+void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
+                std::int64_t window) {
     if (rows.query_start[0] != 0 || rows.query_start[rows.count] != num_tokens) {
         raise_value_error("query_start must rise from 0 to %lld, got %d .. %d", static_cast<long long>(num_tokens),
                           rows.query_start[0], rows.query_start[rows.count]);
@@ -73,24 +51,26 @@ void check_rows(const StepRows& rows, std::int64_t num_tokens, const KvCache& ca
         const std::int64_t num_queries = std::int64_t{rows.query_start[row + 1]} - rows.query_start[row];
         const std::int64_t seq_len = rows.seq_lens[row];
         if (num_queries < 0) raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
-        if (seq_len < num_queries || seq_len > rows.block_table.columns * cache.block_size) {
+        if (seq_len < num_queries || seq_len > rows.block_table.columns * block_size) {
             raise_value_error("seq_lens must lie between the row's queries (%lld) and its blocks (%lld of %lld keys), got %lld",
                               static_cast<long long>(num_queries), static_cast<long long>(rows.block_table.columns),
-                              static_cast<long long>(cache.block_size), static_cast<long long>(seq_len));
+                              static_cast<long long>(block_size), static_cast<long long>(seq_len));
         }
         if (num_queries == 0) continue;
         // Only blocks that some query of the row sees are read, so only these are looked at.
         const std::int64_t first_key = std::max<std::int64_t>(0, seq_len - num_queries - window + 1);
-        const std::int64_t last_block = (seq_len - 1) / cache.block_size;
+        const std::int64_t last_block = (seq_len - 1) / block_size;
         const std::int32_t* blocks = rows.block_table.row(row);
-        for (std::int64_t i = first_key / cache.block_size; i <= last_block; ++i) {
-            if (blocks[i] < 0 || blocks[i] >= cache.num_blocks) {
+        for (std::int64_t i = first_key / block_size; i <= last_block; ++i) {
+            if (blocks[i] < 0 || blocks[i] >= num_blocks) {
                 raise_value_error("block_table must lie in 0..%lld, got %d in row %lld",
-                                  static_cast<long long>(cache.num_blocks - 1), blocks[i], static_cast<long long>(row));
+                                  static_cast<long long>(num_blocks - 1), blocks[i], static_cast<long long>(row));
             }
         }
     }
 }
+
+namespace {
 
 // Some consecutive tokens of one row with the query heads of one key/value head, and the spans of keys that they see.
 struct QueryTile {
@@ -220,6 +200,8 @@ void attend_by_span(const AttentionCall& call, const std::vector<QueryTile>& til
     }
 }
 
+}  // namespace
+
 void run_attention(const AttentionCall& call) {
     const std::vector<QueryTile> tiles = make_tiles(call);
     const std::int64_t num_tiles = static_cast<std::int64_t>(tiles.size());
@@ -242,6 +224,19 @@ void run_attention(const AttentionCall& call) {
     });
 }
 
+namespace {
+
+void store_kv(nb::handle key_array, nb::handle value_array, nb::handle cache_array, nb::handle slots_array) {
+    const KvCache cache = read_cache(cache_array);
+    const Tensor3<const float> key = read_tensor3(key_array, "key", kAnySize, cache.num_kv_heads, cache.head_dim);
+    const Tensor3<const float> value =
+        read_tensor3(value_array, "value", key.shape[0], cache.num_kv_heads, cache.head_dim);
+    const Vector<const std::int64_t> slots = read_vector<std::int64_t>(slots_array, "slot_mapping", key.shape[0]);
+    check_range(slots, "slot_mapping", cache.num_blocks * cache.block_size);
+    nb::gil_scoped_release nogil;
+    run_store_kv(key, value, cache, slots.data);
+}
+
 nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array,
                            nb::handle seq_lens_array, nb::handle block_table_array, float scale,
                            std::optional<std::int64_t> sliding_window, std::optional<float> softcap) {
@@ -253,19 +248,15 @@ nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::h
         raise_value_error("query must have a multiple of %lld heads, got %lld", static_cast<long long>(call.cache.num_kv_heads),
                           static_cast<long long>(call.query.shape[1]));
     }
-    const Vector<const std::int32_t> seq_lens = read_vector<std::int32_t>(seq_lens_array, "seq_lens");
-    call.rows.count = seq_lens.size;
-    call.rows.seq_lens = seq_lens.data;
-    call.rows.query_start = read_vector<std::int32_t>(query_start_array, "query_start", seq_lens.size + 1).data;
-    call.rows.block_table = read_matrix<std::int32_t>(block_table_array, "block_table", seq_lens.size);
+    call.rows = read_step_rows(query_start_array, seq_lens_array, block_table_array);
     if (sliding_window.has_value() && *sliding_window < 1) {
         raise_value_error("sliding_window must be at least 1, got %lld", static_cast<long long>(*sliding_window));
     }
     if (softcap.has_value() && !(*softcap > 0)) raise_value_error("softcap must be positive, got %g", static_cast<double>(*softcap));
-    call.window = sliding_window.value_or(std::numeric_limits<std::int64_t>::max() / 2);
+    call.window = sliding_window.value_or(kNoWindow);
     call.softcap = softcap.value_or(0.0f);
     call.scale = scale;
-    check_rows(call.rows, num_tokens, call.cache, call.window);
+    check_rows(call.rows, num_tokens, call.cache.num_blocks, call.cache.block_size, call.window);
 
     NewArray<float> out = new_array<float>({num_tokens, call.query.shape[1] * call.cache.head_dim});
     call.out = out.data;

@@ -5,6 +5,40 @@
 
 namespace octavo {
 
+// The step's rows; see AttentionMetadata in octavo/ops/interface.py.
+struct StepRows {
+    const std::int32_t* query_start;
+    const std::int32_t* seq_lens;
+    Matrix<const std::int32_t> block_table;
+    std::int64_t count;
+};
+
+// Reads the step's rows; sizes are checked here, values by check_rows.
+StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens, nb::handle block_table);
+
+// Raises ValueError unless the rows' queries, keys and blocks are consistent and lie within a cache of these sizes.
+void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
+                std::int64_t window);
+
+constexpr std::int64_t kNoWindow = std::int64_t{1} << 62;
+
+struct AttentionCall {
+    Tensor3<const float> query;
+    KvCache cache;
+    StepRows rows;
+    float scale;
+    float softcap;        // 0: none
+    std::int64_t window;  // kNoWindow: none
+    float* out;           // [T, Q * D]
+
+    std::int64_t heads_per_kv() const { return query.shape[1] / cache.num_kv_heads; }
+};
+
+// The ops on plain memory and on the thread pool: they need no GIL and check nothing.
+void run_store_kv(const Tensor3<const float>& key, const Tensor3<const float>& value, const KvCache& cache,
+                  const std::int64_t* slots);
+void run_attention(const AttentionCall& call);
+
 // Binds store_kv and paged_attention.
 void bind_attention(nb::module_& m);
 

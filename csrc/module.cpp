@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "rows.h"
 #include "sampling.h"
+#include "tape.h"
 #include "thread_pool.h"
 #include "weight.h"
 
@@ -54,4 +55,5 @@ NB_MODULE(_native, m) {
     bind_rows(m);
     bind_attention(m);
     bind_sampling(m);
+    bind_tape(m);
 }

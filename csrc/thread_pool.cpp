@@ -20,6 +20,9 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(100);
 constexpr int kSpinsBetweenClockReads = 64;
 
+// How many callers are in the middle of a step: see ThreadsAwake.
+std::atomic<int> num_awake{0};
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -97,7 +100,11 @@ class ThreadPool {
                 if (epoch != seen) return epoch;
                 pause_cpu();
             }
-        } while (std::chrono::steady_clock::now() < deadline);
+            // Within a step: nobody wakes this thread up, but whoever waits for its CPU gets it.
+            if (num_awake.load(std::memory_order_relaxed) > 0 && std::chrono::steady_clock::now() >= deadline) {
+                std::this_thread::yield();
+            }
+        } while (num_awake.load(std::memory_order_relaxed) > 0 || std::chrono::steady_clock::now() < deadline);
         std::unique_lock<std::mutex> lock(mutex_);
         num_sleeping_.fetch_add(1);  // before the last look at epoch_: see publish()
         wake_.wait(lock, [&] { return epoch_.load() != seen; });
@@ -189,6 +196,9 @@ void run_tiles(std::int64_t num_tiles, TileFunction function, void* context) {
     }
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) function(context, tile);
 }
+
+ThreadsAwake::ThreadsAwake() { num_awake.fetch_add(1); }
+ThreadsAwake::~ThreadsAwake() { num_awake.fetch_sub(1); }
 
 std::int64_t choose_num_tiles(std::int64_t num_items, double item_ns) {
     constexpr double kWorthWaking_ns = 8000;   // below this, alone is faster

@@ -28,6 +28,15 @@ void parallel_for(std::int64_t num_tiles, const Body& body) {
         const_cast<Body*>(&body));
 }
 
+// While one exists the workers do not sleep: parallel_for after parallel_for finds them awake.
+class ThreadsAwake {
+  public:
+    ThreadsAwake();
+    ~ThreadsAwake();
+    ThreadsAwake(const ThreadsAwake&) = delete;
+    ThreadsAwake& operator=(const ThreadsAwake&) = delete;
+};
+
 // A contiguous share of items: begin <= i < end.
 struct Range {
     std::int64_t begin;

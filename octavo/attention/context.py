@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.ops.interface import AttentionMetadata, Float, Ops
+from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 
 
 @dataclass(slots=True)
@@ -14,8 +14,10 @@ class ForwardContext:
 
     kv_caches: layer name -> [B, 2, K, S, D] float32, bound once by the worker
     metadata: layer name -> its group's AttentionMetadata of this step
+    output_rows: [R] int32, the tokens whose hidden states are wanted; None: all
     """
 
     ops: Ops
     kv_caches: Mapping[str, Float]
     metadata: Mapping[str, AttentionMetadata]
+    output_rows: Int | None = None

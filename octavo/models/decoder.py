@@ -28,11 +28,17 @@ class DecoderLayer:
     residual_scale: float
 
     def __call__(
-        self, x: Float, residual: Float | None, positions: Int, context: ForwardContext
+        self,
+        x: Float,
+        residual: Float | None,
+        positions: Int,
+        context: ForwardContext,
+        output_rows: Int | None,
     ) -> tuple[Float, Float]:
         """Return (this layer's MLP output, the residual stream it is still to be added to), both [T, H].
 
         x, residual: the same of the layer before; in the first layer x is the embeddings and residual None.
+        output_rows: the rows to return, [R, H]; None: all
         """
         ops = context.ops
         if residual is None:
@@ -40,6 +46,8 @@ class DecoderLayer:
         else:
             x, residual = self.input_norm.add(x, residual, ops)
         x = self.attention(x, positions, context)
+        if output_rows is not None:
+            x, residual = ops.take_rows(x, output_rows), ops.take_rows(residual, output_rows)
         x = _scaled(self.post_attention_norm(x, ops), self.residual_scale, ops)
 
         x, residual = self.mlp_norm.add(x, residual, ops)
@@ -71,9 +79,10 @@ class Decoder:
         if self.position_embedding is not None:
             x = ops.add(x, self.position_embedding(positions, ops))
         residual: Float | None = None
-        for layer in self.layers:
-            x, residual = layer(x, residual, positions, context)
-        assert residual is not None, "a decoder has at least one layer"
+        for layer in self.layers[:-1]:
+            x, residual = layer(x, residual, positions, context, None)
+        # After the last attention, tokens that nobody asks for have no more to give.
+        x, residual = self.layers[-1](x, residual, positions, context, context.output_rows)
         hidden, _ = self.final_norm.add(x, residual, ops)
         return hidden
 

@@ -37,7 +37,11 @@ class CausalLM(Protocol):
         ...
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
-        """Compute hidden states [T, H] after the final norm for token_ids [T] at positions [T]; stores K and V."""
+        """Compute hidden states after the final norm for token_ids [T] at positions [T]; stores K and V.
+
+        Returns [R, H], a row for each of context.output_rows, or [T, H] where that is None. Calls nothing but ops and
+        views (see `octavo.ops.tape.ModelFunctions`), so that it can be recorded.
+        """
         ...
 
     def compute_logits(self, hidden: Float, ops: Ops) -> Float:

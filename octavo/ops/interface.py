@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from octavo.ops.tape import ModelFunctions, Tape, TapeLimits
 
 Float = NDArray[np.float32]
 Int = NDArray[np.int32]
@@ -59,6 +62,13 @@ class Ops(Protocol):
     """One backend. See the module docstring for the contract common to all methods."""
 
     name: str
+
+    def capture(self, functions: ModelFunctions, limits: TapeLimits) -> Tape | None:
+        """Record the model's functions for replay; None where this backend only runs op by op.
+
+        Raises UnsupportedError when a function does what cannot be recorded.
+        """
+        ...
 
     # -- weights ---------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 
 from octavo import _native
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.native_tape import NativeTape
+from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
 class NativeOps:
     """See `octavo.ops.interface.Ops` for the contract of each method."""
 
     name = "native"
+
+    def capture(self, functions: ModelFunctions, limits: TapeLimits) -> NativeTape:
+        return NativeTape(functions, limits)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 

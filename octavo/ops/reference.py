@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from octavo.ops import reference_sampling
 from octavo.ops.checks import check_array, check_range
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class ReferenceOps:
     """See `octavo.ops.interface.Ops` for the contract of each method."""
 
     name = "reference"
+
+    def capture(self, functions: ModelFunctions, limits: TapeLimits) -> None:
+        return None
 
     # -- weights ---------------------------------------------------------------------------------------------------
 

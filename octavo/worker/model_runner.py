@@ -5,22 +5,24 @@ One runner for all devices. What a feature needs beyond this is a helper object 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from octavo.attention.context import ForwardContext
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.open import open_weights
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
+from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.messages import PackedLogprobs
 from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from octavo.worker.block_table import BlockTable
+from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.input_builder import StepInputs, build_inputs
 from octavo.worker.kv_memory import allocate_kv_caches
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
@@ -35,8 +37,9 @@ class ModelRunner:
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
         self._config = config
         self.ops = ops
-        # between execute_model and sample_tokens: the step's inputs and hidden states [T, H]
-        self._executed: tuple[StepInputs, Float] | None = None
+        # between execute_model and sample_tokens: the step's inputs, the requests that sample, and hidden states [R, H]:
+        # one row for each of these, then those of prompt log-probabilities
+        self._executed: tuple[StepInputs, NDArray[np.intp], Float] | None = None
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -52,8 +55,7 @@ class ModelRunner:
         max_num_seqs = self._config.scheduler.max_num_seqs
         vocab_size = self._config.model.vocab_size
         self._plan = plan
-        self._kv_caches = allocate_kv_caches(plan)
-        self._layer_groups = [group.layer_names for group in plan.groups]
+        self._allocate_caches()
         self._rows = RequestRows(max_num_seqs, max_model_len)
         self._block_tables = [BlockTable(max_num_seqs, max_model_len, g.spec.block_size) for g in plan.groups]
         self._sampler = Sampler(
@@ -69,6 +71,7 @@ class ModelRunner:
 
     def release_memory(self, weights: bool) -> None:
         """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
+        del self._bound
         self._kv_caches = {}
         if weights:
             del self.model
@@ -77,28 +80,49 @@ class ModelRunner:
         """Undo `release_memory`; nothing is in the caches."""
         if not hasattr(self, "model"):
             self.load_model(checkpoint)
-        self._kv_caches = allocate_kv_caches(self._plan)
+        self._allocate_caches()
 
-    def profile_run(self, num_tokens: int) -> None:
-        """Forward one dummy prompt of `num_tokens` tokens and its logits, over caches of its own."""
+    def profile_run(self, num_tokens: int) -> int | None:
+        """Forward one dummy prompt of `num_tokens` tokens and its logits, over caches of its own.
+
+        Returns the bytes of activations of the largest step, where the tape knows them.
+        """
         specs = self.kv_cache_specs()
         caches: dict[str, Float] = {}
-        metadata: dict[str, AttentionMetadata] = {}
+        metadata: list[AttentionMetadata] = []
         positions = np.arange(num_tokens, dtype=np.int32)
         for name, spec in specs.items():
             num_blocks = -(-num_tokens // spec.block_size)
             shape = (num_blocks + 1, 2, spec.num_kv_heads, spec.block_size, spec.head_dim)
             caches[name] = np.zeros(shape, np.float32)
-            metadata[name] = AttentionMetadata(
-                query_start=np.array([0, num_tokens], np.int32),
-                seq_lens=np.array([num_tokens], np.int32),
-                block_table=np.arange(1, num_blocks + 1, dtype=np.int32)[None, :],
-                slot_mapping=positions.astype(np.int64) + spec.block_size,
+            metadata.append(
+                AttentionMetadata(
+                    query_start=np.array([0, num_tokens], np.int32),
+                    seq_lens=np.array([num_tokens], np.int32),
+                    block_table=np.arange(1, num_blocks + 1, dtype=np.int32)[None, :],
+                    slot_mapping=positions.astype(np.int64) + spec.block_size,
+                )
             )
-        hidden = self.model.forward(
-            np.zeros(num_tokens, np.int32), positions, ForwardContext(self.ops, caches, metadata)
+        bound = self._bind(caches, [(name,) for name in specs])
+        last = np.array([num_tokens - 1], np.int32)
+        bound.logits(bound.forward(ForwardInputs(np.zeros(num_tokens, np.int32), positions, last, metadata)))
+        return bound.tape_bytes
+
+    def _allocate_caches(self) -> None:
+        self._kv_caches = allocate_kv_caches(self._plan)
+        self._bound = self._bind(self._kv_caches, [group.layer_names for group in self._plan.groups])
+
+    def _bind(self, kv_caches: Mapping[str, Float], layer_groups: Sequence[Sequence[str]]) -> BoundModel:
+        scheduler = self._config.scheduler
+        limits = TapeLimits(
+            max_tokens=scheduler.max_num_batched_tokens,
+            max_output_rows=scheduler.max_num_batched_tokens,
+            max_logits_rows=scheduler.max_num_seqs,
+            hidden_size=self.model.facts.hidden_size,
+            num_groups=len(layer_groups),
         )
-        self.model.compute_logits(hidden[-1:], self.ops)
+        eager = self._config.model.enforce_eager
+        return bind_model(self.model, self.ops, kv_caches, layer_groups, None if eager else limits)
 
     # -- step ----------------------------------------------------------------------------------------------------------
 
@@ -108,30 +132,29 @@ class ModelRunner:
         if not step.total_num_scheduled_tokens:
             return ModelRunnerOutput()
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
-        metadata = {
-            name: group_metadata
-            for layer_names, group_metadata in zip(self._layer_groups, inputs.metadata, strict=True)
-            for name in layer_names
-        }
-        context = ForwardContext(self.ops, self._kv_caches, metadata)
-        hidden = self.model.forward(inputs.token_ids, inputs.positions, context)
-        self._executed = (inputs, hidden)
+        sampling = np.flatnonzero(inputs.samples)
+        last_tokens = inputs.query_start[1:][sampling] - 1
+        output_rows = np.concatenate([last_tokens, self._prompt_logprobs.plan(inputs, self._rows)])
+        hidden = self._bound.forward(
+            ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata)
+        )
+        self._executed = (inputs, sampling, hidden)
         return None
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Sample a token for every request of the step whose known tokens are all computed."""
         assert self._executed is not None, "sample_tokens follows an execute_model that returned None"
-        inputs, hidden = self._executed
+        inputs, sampling, hidden = self._executed
         self._executed = None
-        prompt_logprobs = self._prompt_logprobs.collect(inputs, hidden, self._rows)
-        output = self._sample(inputs, hidden, grammar) if inputs.samples.any() else ModelRunnerOutput()
+        prompt_logprobs = self._prompt_logprobs.collect(hidden[len(sampling) :])
+        output = self._sample(inputs, sampling, hidden, grammar) if len(sampling) else ModelRunnerOutput()
         output.prompt_logprobs = prompt_logprobs
         return output
 
-    def _sample(self, inputs: StepInputs, hidden: Float, grammar: GrammarOutput | None) -> ModelRunnerOutput:
-        sampling = np.flatnonzero(inputs.samples)
-        last_tokens = inputs.query_start[1:][sampling] - 1
-        logits = self.model.compute_logits(self.ops.take_rows(hidden, last_tokens), self.ops)
+    def _sample(
+        self, inputs: StepInputs, sampling: NDArray[np.intp], hidden: Float, grammar: GrammarOutput | None
+    ) -> ModelRunnerOutput:
+        logits = self._bound.logits(hidden[: len(sampling)])
         rows = inputs.rows[sampling]
         request_ids = [inputs.request_ids[i] for i in sampling]
         bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids)

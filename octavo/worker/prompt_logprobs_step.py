@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.ops.interface import Float, Ops
+from octavo.ops.interface import Float, Int, Ops
 from octavo.sampling.logprobs import join, pack
 from octavo.types.messages import PackedLogprobs
 from octavo.types.step import NewRequestData
@@ -23,14 +23,30 @@ class _Pending:
     parts: list[PackedLogprobs] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one request gets from this step. targets: [n] int32, the ids that its tokens are followed by."""
+
+    request_id: str
+    targets: Int
+    is_complete: bool
+
+
+_NO_TOKENS: Int = np.zeros(0, np.int32)
+
+
 class PromptLogprobsStep:
-    """Follows the requests that asked for prompt log-probabilities and whose prompt is not computed yet."""
+    """Follows the requests that asked for prompt log-probabilities and whose prompt is not computed yet.
+
+    Call order in a step: plan, collect.
+    """
 
     def __init__(self, ops: Ops, vocab_size: int, compute_logits: Callable[[Float], Float]) -> None:
         self._ops = ops
         self._vocab_size = vocab_size
         self._compute_logits = compute_logits
         self._pending: dict[str, _Pending] = {}
+        self._step: list[_Share] = []
 
     def add(self, request: NewRequestData) -> None:
         """Start following a request; one that already has output has had its prompt's values delivered."""
@@ -41,28 +57,42 @@ class PromptLogprobsStep:
     def remove(self, request_id: str) -> None:
         self._pending.pop(request_id, None)
 
-    def collect(self, inputs: StepInputs, hidden: Float, rows: RequestRows) -> dict[str, PackedLogprobs]:
-        """Compute this step's positions from hidden [T, H]; return the requests whose prompt is now complete."""
+    def plan(self, inputs: StepInputs, rows: RequestRows) -> Int:
+        """Return the step's tokens whose hidden states `collect` needs, [N] int32."""
+        self._step = []
         if not self._pending:
-            return {}
-        complete = {}
+            return _NO_TOKENS
+        tokens = []
         for index, request_id in enumerate(inputs.request_ids):
-            pending = self._pending.get(request_id)
-            if pending is None:
+            if request_id not in self._pending:
                 continue
             row = inputs.rows[index]
             start, end = int(inputs.query_start[index]), int(inputs.query_start[index + 1])
             position = int(inputs.positions[start])
             num_prompt_tokens = int(rows.num_prompt_tokens[row])
             # the last prompt position predicts the first output token, which is the sampler's
-            num_targets = min(end - start, num_prompt_tokens - 1 - position)
+            num_targets = max(0, min(end - start, num_prompt_tokens - 1 - position))
             targets = rows.token_ids[row, position + 1 : position + 1 + num_targets]
+            is_complete = position + (end - start) >= num_prompt_tokens
+            self._step.append(_Share(request_id, np.ascontiguousarray(targets), is_complete))
+            tokens.append(np.arange(start, start + num_targets, dtype=np.int32))
+        return np.concatenate(tokens) if tokens else _NO_TOKENS
+
+    def collect(self, hidden: Float) -> dict[str, PackedLogprobs]:
+        """Compute the planned positions from hidden [N, H]; return the requests whose prompt is now complete."""
+        complete = {}
+        start = 0
+        for share in self._step:
+            pending = self._pending[share.request_id]
+            num_targets = len(share.targets)
             for offset in range(0, num_targets, _MAX_LOGITS_ROWS):
-                chunk = slice(offset, min(offset + _MAX_LOGITS_ROWS, num_targets))
-                logits = self._compute_logits(hidden[start + chunk.start : start + chunk.stop])
-                target_ids = np.ascontiguousarray(targets[chunk])
+                end = min(offset + _MAX_LOGITS_ROWS, num_targets)
+                logits = self._compute_logits(hidden[start + offset : start + end])
+                target_ids = share.targets[offset:end]
                 pending.parts.append(pack(*self._ops.top_logprobs(logits, target_ids, pending.num_logprobs)))
-            if position + (end - start) >= num_prompt_tokens:
-                complete[request_id] = join(pending.parts, pending.num_logprobs + 1)
-                self.remove(request_id)
+            start += num_targets
+            if share.is_complete:
+                complete[share.request_id] = join(pending.parts, pending.num_logprobs + 1)
+                self.remove(share.request_id)
+        self._step = []
         return complete

@@ -109,15 +109,20 @@ class Worker:
         """Nothing to release beyond what garbage collection does."""
 
     def _profile(self) -> int:
-        """Run a small step, which also warms up threads and pages; return the largest step's activation bytes."""
+        """Run a small step, which also warms up threads and pages; return the largest step's activation bytes.
+
+        Op by op, these are extrapolated from what the small step allocates.
+        """
         scheduler = self.config.scheduler
         num_tokens = min(_PROFILE_TOKENS, scheduler.max_num_batched_tokens, scheduler.max_model_len)
         tracemalloc.start()
         try:
-            self.model_runner.profile_run(num_tokens)
+            tape_bytes = self.model_runner.profile_run(num_tokens)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
+        if tape_bytes is not None:
+            return tape_bytes
         return peak_bytes * -(-scheduler.max_num_batched_tokens // num_tokens)
 
 

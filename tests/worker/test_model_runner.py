@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -81,16 +83,16 @@ def test_rows_given_up_and_taken_in_one_step_do_not_mix(runner):
     assert output.sampled_token_ids["z"] == alone
 
 
-def test_nan_logits_end_their_own_request_only(runner, monkeypatch):
+def test_nan_logits_end_their_own_request_only(runner):
     expected = run(runner, [new_request("a", [5, 6], [1])]).sampled_token_ids["a"]
-    compute_logits = type(runner.model).compute_logits
+    bound = runner._bound
 
-    def poisoned(self, hidden, ops):
-        logits = compute_logits(self, hidden, ops)
+    def poisoned(hidden):
+        logits = bound.logits(hidden)
         logits[0] = np.nan
         return logits
 
-    monkeypatch.setattr(type(runner.model), "compute_logits", poisoned)
+    runner._bound = dataclasses.replace(bound, logits=poisoned)
     output = run(runner, [new_request("bad", [7], [2]), new_request("good", [5, 6], [3])], finished_request_ids=["a"])
     assert output.sampled_token_ids == {"good": expected}
     assert set(output.failures) == {"bad"} and "NaN" in output.failures["bad"]

@@ -1,0 +1,415 @@
+#include "tape.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "attention.h"
+#include "rows.h"
+#include "thread_pool.h"
+#include "weight.h"
+
+namespace octavo {
+namespace {
+
+// Part of each row of an intermediate result: `heads` times `columns` contiguous floats at `offset`.
+struct View {
+    std::int64_t slot;
+    std::int64_t row_stride;
+    std::int64_t offset;
+    std::int64_t heads;
+    std::int64_t columns;
+};
+using ViewTuple = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+
+// One place of the arena (or, outside it, an argument of replay): rows of `width` floats, as many as the step has of `dimension`.
+struct Slot {
+    std::int64_t dimension;
+    std::int64_t width;
+};
+
+// A step's argument that belongs to one KV cache group.
+struct Group {
+    StepRows rows;
+    const std::int64_t* slot_mapping;
+};
+
+// What a replay knows: addresses and row counts.
+struct Step {
+    std::vector<std::int64_t> num_rows;  // by dimension
+    std::vector<float*> slots;
+    std::vector<Vector<const std::int32_t>> ids;
+    std::vector<Group> groups;
+};
+
+class Tape {
+  public:
+    // `arena` [capacity] float32 holds `slots` (dimension, width); the first num_arguments of them lie outside it and are the
+    // float arguments of replay. id_dimensions: the dimension of each of replay's id arguments.
+    Tape(nb::object arena, const std::vector<std::pair<std::int64_t, std::int64_t>>& slots, std::int64_t num_arguments,
+         std::vector<std::int64_t> id_dimensions, std::int64_t num_groups)
+        : arena_(std::move(arena)), num_arguments_(num_arguments), id_dimensions_(std::move(id_dimensions)), num_groups_(num_groups) {
+        memory_ = read_writable_vector(arena_, "arena");
+        for (const auto& [dimension, width] : slots) slots_.push_back({dimension, width});
+    }
+
+    // -- recording: inputs, outputs, then constants -------------------------------------------------------------------
+
+    void embedding(ViewTuple out, std::int64_t ids, nb::object table) {
+        const Weight* weight = &hold<Weight>(table);
+        limit_ids(ids, weight->out_features(), "ids");
+        record("embedding", [=, to = view(out)](const Step& step) {
+            const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(ids)];
+            run_embedding(values.data, values.size, *weight, address(step, to));
+        });
+    }
+
+    void take_rows(ViewTuple x, ViewTuple out, std::int64_t rows) {
+        row_limits_.emplace_back(rows, slots_.at(static_cast<std::size_t>(view(x).slot)).dimension);
+        record("take_rows", [=, from = view(x), to = view(out)](const Step& step) {
+            const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(rows)];
+            run_take_rows(matrix(step, from), values.data, values.size, address(step, to));
+        });
+    }
+
+    void linear(ViewTuple x, ViewTuple out, nb::object packed, std::optional<nb::object> bias_array) {
+        const Weight* weight = &hold<Weight>(packed);
+        const float* bias = bias_array ? constant(*bias_array, "bias", weight->out_features()) : nullptr;
+        record("linear", [=, from = view(x), to = view(out)](const Step& step) {
+            weight->linear(matrix(step, from), bias, address(step, to));
+        });
+    }
+
+    void rms_norm(ViewTuple x, ViewTuple out, nb::object weight_array, float eps) {
+        const float* weight = constant(weight_array, "weight", view(x).columns);
+        record("rms_norm", [=, from = view(x), to = view(out)](const Step& step) {
+            run_rms_norm(rows(step, from), weight, eps, address(step, to));
+        });
+    }
+
+    void add_rms_norm(ViewTuple x, ViewTuple residual, ViewTuple out, ViewTuple total, nb::object weight_array, float eps) {
+        const float* weight = constant(weight_array, "weight", view(x).columns);
+        record("add_rms_norm", [=, a = view(x), b = view(residual), to = view(out), sum = view(total)](const Step& step) {
+            run_add_rms_norm(matrix(step, a), matrix(step, b), weight, eps, address(step, to), address(step, sum));
+        });
+    }
+
+    void layer_norm(ViewTuple x, ViewTuple out, nb::object weight_array, std::optional<nb::object> bias_array, float eps) {
+        const float* weight = constant(weight_array, "weight", view(x).columns);
+        const float* bias = bias_array ? constant(*bias_array, "bias", view(x).columns) : nullptr;
+        record("layer_norm", [=, from = view(x), to = view(out)](const Step& step) {
+            run_layer_norm(matrix(step, from), weight, bias, eps, address(step, to));
+        });
+    }
+
+    void add(ViewTuple x, ViewTuple y, ViewTuple out) {
+        record("add", [this, a = view(x), b = view(y), to = view(out)](const Step& step) {
+            run_add(matrix(step, a), matrix(step, b), address(step, to));
+        });
+    }
+
+    void scale(ViewTuple x, ViewTuple out, float factor) { map("scale", x, out, Function::scale, factor); }
+
+    void softcap(ViewTuple x, ViewTuple out, float cap) {
+        if (!(cap > 0)) raise_value_error("cap must be positive, got %g", static_cast<double>(cap));
+        map("softcap", x, out, Function::softcap, cap);
+    }
+
+    void activation(ViewTuple x, ViewTuple out, const std::string& kind) {
+        map("activation", x, out, activation_named(kind.c_str()), 0.0f);
+    }
+
+    void act_and_mul(ViewTuple x, ViewTuple out, const std::string& kind) {
+        record("act_and_mul", [this, function = activation_named(kind.c_str()), from = view(x), to = view(out)](const Step& step) {
+            run_act_and_mul(matrix(step, from), function, address(step, to));
+        });
+    }
+
+    void rope(ViewTuple x, ViewTuple out, std::int64_t positions, nb::object table) {
+        const Matrix<const float> cos_sin = read_cos_sin(table, view(x).columns);
+        held_.push_back(table);
+        limit_ids(positions, cos_sin.rows, "positions");
+        record("rope", [=, from = view(x), to = view(out)](const Step& step) {
+            run_rope(tensor(step, from), step.ids[static_cast<std::size_t>(positions)].data, cos_sin, address(step, to));
+        });
+    }
+
+    void store_kv(ViewTuple key, ViewTuple value, nb::object cache_array, std::int64_t group) {
+        const KvCache cache = read_cache(cache_array);
+        held_.push_back(cache_array);
+        check_heads(view(key), cache.num_kv_heads, cache.head_dim, "key");
+        check_heads(view(value), cache.num_kv_heads, cache.head_dim, "value");
+        add_unique(slot_limits_, {group, cache.num_blocks * cache.block_size});
+        record("store_kv", [=, k = view(key), v = view(value)](const Step& step) {
+            run_store_kv(tensor(step, k), tensor(step, v), cache, step.groups[static_cast<std::size_t>(group)].slot_mapping);
+        });
+    }
+
+    void paged_attention(ViewTuple query, ViewTuple out, nb::object cache_array, std::int64_t group, float scale,
+                         std::optional<std::int64_t> sliding_window, std::optional<float> softcap) {
+        const KvCache cache = read_cache(cache_array);
+        held_.push_back(cache_array);
+        if (view(query).heads % cache.num_kv_heads != 0) raise_value_error("query must have a multiple of the cache's heads");
+        check_heads(view(query), view(query).heads, cache.head_dim, "query");
+        const std::int64_t window = sliding_window.value_or(kNoWindow);
+        add_unique(group_limits_, {group, slots_.at(static_cast<std::size_t>(view(query).slot)).dimension, cache.num_blocks,
+                                   cache.block_size, window});
+        record("paged_attention", [=, q = view(query), to = view(out)](const Step& step) {
+            run_attention({tensor(step, q), cache, step.groups[static_cast<std::size_t>(group)].rows, scale,
+                           softcap.value_or(0.0f), window, address(step, to)});
+        });
+    }
+
+    // -- replay -------------------------------------------------------------------------------------------------------
+
+    // num_rows: of each dimension. groups: (query_start, seq_lens, block_table, slot_mapping) of each KV cache group. Returns the
+    // offset of each slot in the arena. Raises ValueError, having computed nothing, when an argument does not fit the recording.
+    std::vector<std::int64_t> replay(const std::vector<std::int64_t>& num_rows, const std::vector<nb::object>& ids,
+                                     const std::vector<nb::object>& arguments, const std::vector<std::vector<nb::object>>& groups) {
+        Step step;
+        step.num_rows = num_rows;
+        const std::vector<std::int64_t> offsets = place_slots(step, arguments);
+        read_ids(step, ids);
+        read_groups(step, groups);
+        nb::gil_scoped_release nogil;
+        const ThreadsAwake awake;
+        if (timing_) {
+            run_timed(step);
+        } else {
+            for (const Call& call : calls_) call.run(step);
+        }
+        return offsets;
+    }
+
+    // Whether replay measures the time of each call from now on; starts at zero.
+    void set_timing(bool on) {
+        timing_ = on;
+        times_ns_.assign(calls_.size(), 0);
+    }
+
+    // The calls in order: name and nanoseconds since set_timing(true).
+    std::vector<std::pair<std::string, std::int64_t>> times() const {
+        std::vector<std::pair<std::string, std::int64_t>> result;
+        for (std::size_t i = 0; i < calls_.size(); ++i) {
+            result.emplace_back(calls_[i].name, i < times_ns_.size() ? times_ns_[i] : 0);
+        }
+        return result;
+    }
+
+  private:
+    struct Call {
+        const char* name;
+        std::function<void(const Step&)> run;
+    };
+    struct IdLimit {
+        std::int64_t ids;
+        std::int64_t limit;
+        const char* name;
+    };
+    struct SlotLimit {
+        std::int64_t group;
+        std::int64_t limit;
+        bool operator==(const SlotLimit& other) const { return group == other.group && limit == other.limit; }
+    };
+    struct GroupLimit {
+        std::int64_t group, dimension, num_blocks, block_size, window;
+        bool operator==(const GroupLimit& other) const {
+            return group == other.group && dimension == other.dimension && num_blocks == other.num_blocks &&
+                   block_size == other.block_size && window == other.window;
+        }
+    };
+
+    template <class Run>
+    void record(const char* name, Run run) {
+        calls_.push_back({name, std::move(run)});
+    }
+
+    void map(const char* name, ViewTuple x, ViewTuple out, Function function, float parameter) {
+        record(name, [=, from = view(x), to = view(out)](const Step& step) {
+            run_map(rows(step, from), function, parameter, address(step, to));
+        });
+    }
+
+    // Keeps a Python object alive as long as the tape.
+    template <class T>
+    const T& hold(nb::object object) {
+        held_.push_back(object);
+        return *nb::inst_ptr<T>(object);
+    }
+
+    const float* constant(nb::object array, const char* name, std::int64_t size) {
+        held_.push_back(array);
+        return read_vector<float>(array, name, size).data;
+    }
+
+    View view(const ViewTuple& tuple) const {
+        const auto& [slot, row_stride, offset, heads, columns] = tuple;
+        if (slot < 0 || slot >= static_cast<std::int64_t>(slots_.size()) ||
+            row_stride > slots_[static_cast<std::size_t>(slot)].width || offset < 0 || offset + heads * columns > row_stride) {
+            raise_value_error("a recorded view lies outside its slot");
+        }
+        return {slot, row_stride, offset, heads, columns};
+    }
+
+    static void check_heads(const View& view, std::int64_t heads, std::int64_t columns, const char* name) {
+        if (view.heads == heads && view.columns == columns) return;
+        raise_value_error("%s must have %lld heads of %lld, got %lld of %lld", name, static_cast<long long>(heads),
+                          static_cast<long long>(columns), static_cast<long long>(view.heads), static_cast<long long>(view.columns));
+    }
+
+    template <class T>
+    static void add_unique(std::vector<T>& items, const T& item) {
+        for (const T& existing : items) {
+            if (existing == item) return;
+        }
+        items.push_back(item);
+    }
+
+    void limit_ids(std::int64_t ids, std::int64_t limit, const char* name) {
+        for (IdLimit& existing : id_limits_) {
+            if (existing.ids != ids) continue;
+            existing.limit = std::min(existing.limit, limit);
+            return;
+        }
+        id_limits_.push_back({ids, limit, name});
+    }
+
+    // -- views in a step ----------------------------------------------------------------------------------------------
+
+    static float* address(const Step& step, const View& view) {
+        return step.slots[static_cast<std::size_t>(view.slot)] + view.offset;
+    }
+    std::int64_t count(const Step& step, const View& view) const {
+        return step.num_rows[static_cast<std::size_t>(slots_[static_cast<std::size_t>(view.slot)].dimension)];
+    }
+    Matrix<const float> matrix(const Step& step, const View& view) const {
+        return {address(step, view), count(step, view), view.heads * view.columns, view.row_stride};
+    }
+    Tensor3<const float> tensor(const Step& step, const View& view) const {
+        return {address(step, view), {count(step, view), view.heads, view.columns}, {view.row_stride, view.columns}};
+    }
+    Rows rows(const Step& step, const View& view) const {
+        return {address(step, view), count(step, view), view.heads, view.columns, view.row_stride, view.columns};
+    }
+
+    // -- a replay's arguments -----------------------------------------------------------------------------------------
+
+    std::vector<std::int64_t> place_slots(Step& step, const std::vector<nb::object>& arguments) {
+        if (static_cast<std::int64_t>(arguments.size()) != num_arguments_) raise_value_error("wrong number of float arguments");
+        std::vector<std::int64_t> offsets;
+        std::int64_t used = 0;
+        for (std::size_t i = 0; i < slots_.size(); ++i) {
+            const std::int64_t count = step.num_rows.at(static_cast<std::size_t>(slots_[i].dimension));
+            if (i < arguments.size()) {
+                const Matrix<const float> argument = read_matrix<float>(arguments[i], "argument", count, slots_[i].width);
+                if (argument.rows > 1 && argument.row_stride != slots_[i].width) raise_value_error("argument must be contiguous");
+                step.slots.push_back(const_cast<float*>(argument.data));  // a recorded call never writes to an argument
+                offsets.push_back(0);
+                continue;
+            }
+            step.slots.push_back(memory_.data + used);
+            offsets.push_back(used);
+            used += slots_[i].width * count;
+        }
+        if (used > memory_.size) {
+            raise_value_error("the step's rows need %lld floats, and the tape's arena has %lld", static_cast<long long>(used),
+                              static_cast<long long>(memory_.size));
+        }
+        return offsets;
+    }
+
+    void read_ids(Step& step, const std::vector<nb::object>& ids) const {
+        if (ids.size() != id_dimensions_.size()) raise_value_error("wrong number of id arguments");
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const std::int64_t count = step.num_rows.at(static_cast<std::size_t>(id_dimensions_[i]));
+            step.ids.push_back(read_vector<std::int32_t>(ids[i], "ids", count));
+        }
+        for (const IdLimit& limit : id_limits_) check_range(step.ids.at(static_cast<std::size_t>(limit.ids)), limit.name, limit.limit);
+        for (const auto& [index, dimension] : row_limits_) {
+            check_range(step.ids.at(static_cast<std::size_t>(index)), "rows", step.num_rows.at(static_cast<std::size_t>(dimension)));
+        }
+    }
+
+    void read_groups(Step& step, const std::vector<std::vector<nb::object>>& groups) const {
+        if (static_cast<std::int64_t>(groups.size()) != num_groups_) raise_value_error("wrong number of KV cache groups");
+        std::vector<Vector<const std::int64_t>> mappings;
+        for (const std::vector<nb::object>& arrays : groups) {
+            if (arrays.size() != 4) raise_value_error("a KV cache group has 4 arrays, got %zu", arrays.size());
+            mappings.push_back(read_vector<std::int64_t>(arrays[3], "slot_mapping", step.num_rows.at(0)));
+            step.groups.push_back({read_step_rows(arrays[0], arrays[1], arrays[2]), mappings.back().data});
+        }
+        for (const SlotLimit& limit : slot_limits_) {
+            check_range(mappings.at(static_cast<std::size_t>(limit.group)), "slot_mapping", limit.limit);
+        }
+        for (const GroupLimit& limit : group_limits_) {
+            check_rows(step.groups.at(static_cast<std::size_t>(limit.group)).rows,
+                       step.num_rows.at(static_cast<std::size_t>(limit.dimension)), limit.num_blocks, limit.block_size,
+                       limit.window);
+        }
+    }
+
+    void run_timed(const Step& step) {
+        auto before = std::chrono::steady_clock::now();
+        for (std::size_t i = 0; i < calls_.size(); ++i) {
+            calls_[i].run(step);
+            const auto after = std::chrono::steady_clock::now();
+            times_ns_[i] += std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count();
+            before = after;
+        }
+    }
+
+    nb::object arena_;
+    Vector<float> memory_;
+    std::int64_t num_arguments_;
+    std::vector<std::int64_t> id_dimensions_;
+    std::int64_t num_groups_;
+    std::vector<Slot> slots_;
+    std::vector<Call> calls_;
+    std::vector<nb::object> held_;
+    std::vector<IdLimit> id_limits_;
+    std::vector<std::pair<std::int64_t, std::int64_t>> row_limits_;  // (ids, dimension)
+    std::vector<SlotLimit> slot_limits_;
+    std::vector<GroupLimit> group_limits_;
+    bool timing_ = false;
+    std::vector<std::int64_t> times_ns_;
+};
+
+}  // namespace
+
+void bind_tape(nb::module_& m) {
+    nb::class_<Tape>(m, "Tape", "A list of op calls on one arena; see octavo/ops/recording.py.")
+        .def(nb::init<nb::object, const std::vector<std::pair<std::int64_t, std::int64_t>>&, std::int64_t,
+                      std::vector<std::int64_t>, std::int64_t>(),
+             nb::arg("arena"), nb::arg("slots"), nb::arg("num_arguments"), nb::arg("id_dimensions"), nb::arg("num_groups"))
+        .def("embedding", &Tape::embedding)
+        .def("take_rows", &Tape::take_rows)
+        .def("linear", &Tape::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none())
+        .def("rms_norm", &Tape::rms_norm)
+        .def("add_rms_norm", &Tape::add_rms_norm)
+        .def("layer_norm", &Tape::layer_norm, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"))
+        .def("add", &Tape::add)
+        .def("scale", &Tape::scale)
+        .def("softcap", &Tape::softcap)
+        .def("activation", &Tape::activation)
+        .def("act_and_mul", &Tape::act_and_mul)
+        .def("rope", &Tape::rope)
+        .def("store_kv", &Tape::store_kv)
+        .def("paged_attention", &Tape::paged_attention, nb::arg("query"), nb::arg("out"), nb::arg("cache"), nb::arg("group"),
+             nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("softcap").none())
+        .def("replay", &Tape::replay, nb::arg("num_rows"), nb::arg("ids"), nb::arg("arguments"), nb::arg("groups"))
+        .def("set_timing", &Tape::set_timing, nb::arg("on"))
+        .def("times", &Tape::times);
+}
+
+}  // namespace octavo

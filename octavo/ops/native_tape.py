@@ -1,0 +1,117 @@
+"""A recorded model on the native side: one call for a forward, one for the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from octavo import _native
+from octavo.ops.interface import Float, Int, Ops
+from octavo.ops.recording import (
+    ROWS,
+    TOKENS,
+    Dimension,
+    Placement,
+    RecordedArray,
+    Recording,
+    place_buffers,
+    record,
+    recorded_ids,
+    recorded_metadata,
+)
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
+
+_ALIGNMENT_BYTES = 64
+
+
+class NativeTape:
+    """See `octavo.ops.tape.Tape`."""
+
+    def __init__(self, functions: ModelFunctions, limits: TapeLimits) -> None:
+        def forward(ops: Ops, recording: Recording) -> Float:
+            inputs = ForwardInputs(
+                token_ids=recorded_ids(0, TOKENS),
+                positions=recorded_ids(1, TOKENS),
+                output_rows=recorded_ids(2, ROWS),
+                metadata=[recorded_metadata(group) for group in range(limits.num_groups)],
+            )
+            return functions.forward(ops, inputs)
+
+        def logits(ops: Ops, recording: Recording) -> Float:
+            return functions.logits(ops, recording.argument(ROWS, limits.hidden_size))
+
+        capacity = {TOKENS: limits.max_tokens, ROWS: limits.max_output_rows}
+        self._forward = _NativeRecording(forward, capacity, [TOKENS, TOKENS, ROWS], limits.num_groups)
+        self._logits = _NativeRecording(logits, {TOKENS: 0, ROWS: limits.max_logits_rows}, [], 0)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._forward.num_bytes + self._logits.num_bytes
+
+    def forward(self, inputs: ForwardInputs) -> Float:
+        num_rows = [len(inputs.token_ids), len(inputs.output_rows)]
+        groups = [
+            [metadata.query_start, metadata.seq_lens, metadata.block_table, metadata.slot_mapping]
+            for metadata in inputs.metadata
+        ]
+        return self._forward.replay(num_rows, [inputs.token_ids, inputs.positions, inputs.output_rows], [], groups)
+
+    def logits(self, hidden: Float) -> Float:
+        return self._logits.replay([0, len(hidden)], [], [hidden], [])
+
+    def set_timing(self, on: bool) -> None:
+        """Measure every call from now on, starting from zero."""
+        self._forward.tape.set_timing(on)
+        self._logits.tape.set_timing(on)
+
+    def times(self) -> list[tuple[str, int]]:
+        """Return (op, nanoseconds since set_timing(True)) of every call in order."""
+        return self._forward.tape.times() + self._logits.tape.times()
+
+
+class _NativeRecording:
+    """One recorded function and its arena."""
+
+    def __init__(
+        self,
+        function: Callable[[Ops, Recording], Float],
+        capacity: dict[Dimension, int],
+        id_dimensions: list[Dimension],
+        num_groups: int,
+    ) -> None:
+        recording = record(function)
+        placement = place_buffers(recording)
+        num_floats = placement.num_floats(recording.num_arguments, capacity)
+        self.num_bytes = 4 * num_floats
+        # empty and not zeros: pages are committed when a step first needs that many rows
+        memory = np.empty(num_floats + _ALIGNMENT_BYTES // 4, np.float32)
+        start = -memory.ctypes.data % _ALIGNMENT_BYTES // 4
+        self._arena = memory[start : start + num_floats]
+        self.tape = _native.Tape(
+            self._arena,
+            [(dimension.index, width) for dimension, width in placement.slots],
+            recording.num_arguments,
+            [dimension.index for dimension in id_dimensions],
+            num_groups,
+        )
+        for call in recording.calls:
+            views = [_view(array, placement) for array in (*call.inputs, *call.outputs)]
+            getattr(self.tape, call.name)(*views, *call.constants)
+        assert recording.result is not None
+        self._result = recording.result
+        self._result_slot = placement.slot_of[recording.result.buffer.index]
+
+    def replay(self, num_rows: list[int], ids: list[Int], arguments: list[Float], groups: list[list[Any]]) -> Float:
+        offset = self.tape.replay(num_rows, ids, arguments, groups)[self._result_slot]
+        rows = num_rows[self._result.buffer.dimension.index]
+        width = self._result.buffer.width
+        return self._arena[offset : offset + rows * width].reshape(rows, width)
+
+
+def _view(array: RecordedArray, placement: Placement) -> tuple[int, int, int, int, int]:
+    """Return (slot, row stride, offset in the row, heads, columns)."""
+    heads = prod(array.inner[:-1])
+    return placement.slot_of[array.buffer.index], array.buffer.width, array.offset, heads, array.inner[-1]

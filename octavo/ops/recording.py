@@ -1,0 +1,341 @@
+"""Records a function of ops as a list of calls on numbered buffers, and finds each buffer a place.
+
+`RecordingOps` stands in for a backend: arrays are `RecordedArray`s, which have a shape whose first axis is symbolic and
+allow the views that layers take. Anything else that a model does to an array cannot be replayed and is an error here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from octavo.errors import UnsupportedError
+from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Ops, Weight
+
+_SLOT_ALIGNMENT = 16  # floats: a cache line
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A number of rows that is known only at replay: tokens, or wanted rows."""
+
+    name: str
+    index: int
+
+
+TOKENS = Dimension("tokens", 0)
+ROWS = Dimension("rows", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An intermediate result, or a float argument: `width` floats for each row."""
+
+    index: int
+    dimension: Dimension
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedIds:
+    """An integer argument of replay [dimension], by number."""
+
+    index: int
+    dimension: Dimension
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """An attention argument of one KV cache group."""
+
+    index: int
+
+
+class RecordedArray:
+    """A buffer, or a part of each of its rows: [rows, columns] or [rows, heads, columns]."""
+
+    __slots__ = ("buffer", "offset", "shape")
+    __array_ufunc__ = None  # NumPy refuses to compute with it
+
+    def __init__(self, buffer: Buffer, offset: int, shape: tuple[Dimension | int, ...]) -> None:
+        self.buffer = buffer
+        self.offset = offset
+        self.shape = shape
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        return cast("tuple[int, ...]", self.shape[1:])
+
+    def reshape(self, *shape: Any) -> RecordedArray:
+        """Divide each row differently. The first axis stays."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        inner, size = list(wanted[1:]), prod(self.inner)
+        if inner.count(-1) == 1:
+            inner[inner.index(-1)] = size // -prod(inner)
+        if wanted[0] is not self.shape[0] or prod(inner) != size or len(inner) not in (1, 2):
+            raise UnsupportedError(f"a reshape from {self.shape} to {wanted} cannot be recorded")
+        return RecordedArray(self.buffer, self.offset, (self.shape[0], *inner))
+
+    def __getitem__(self, key: Any) -> RecordedArray:
+        if (
+            not isinstance(key, tuple)
+            or len(key) != 2
+            or key[0] != slice(None)
+            or not isinstance(key[1], slice)
+            or key[1].step not in (None, 1)
+        ):
+            raise UnsupportedError(f"an index of {key} cannot be recorded, only [:, start:stop]")
+        start, stop, _ = key[1].indices(self.inner[0])
+        stride = prod(self.inner[1:])
+        return RecordedArray(
+            self.buffer, self.offset + start * stride, (self.shape[0], max(0, stop - start), *self.inner[1:])
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError("the values of an array cannot be read while it is recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One op: arrays that it reads, arrays that it makes, and everything that is the same at every replay."""
+
+    name: str
+    inputs: tuple[RecordedArray, ...]
+    outputs: tuple[RecordedArray, ...]
+    constants: tuple[Any, ...]
+
+
+@dataclass
+class Recording:
+    """The calls of one function, its arguments' buffers first, and its result."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    num_arguments: int = 0
+    calls: list[RecordedCall] = field(default_factory=list)
+    result: RecordedArray | None = None
+
+    def new_buffer(self, dimension: Dimension, width: int) -> Buffer:
+        buffer = Buffer(len(self.buffers), dimension, width)
+        self.buffers.append(buffer)
+        return buffer
+
+    def argument(self, dimension: Dimension, width: int) -> Float:
+        """Return a float argument [dimension, width]; call before any op."""
+        buffer = self.new_buffer(dimension, width)
+        self.num_arguments += 1
+        return cast(Float, RecordedArray(buffer, 0, (dimension, width)))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """slots: (dimension, width) of each place, the arguments' first; slot_of: buffer index -> slot."""
+
+    slots: list[tuple[Dimension, int]]
+    slot_of: list[int]
+
+    def num_floats(self, num_arguments: int, capacity: dict[Dimension, int]) -> int:
+        return sum(width * capacity[dimension] for dimension, width in self.slots[num_arguments:])
+
+
+def record(function: Callable[[Ops, Recording], Float]) -> Recording:
+    """Call the function once with ops that record; raises UnsupportedError if it does what cannot be recorded."""
+    recording = Recording()
+    ops = cast(Ops, RecordingOps(recording))
+    try:
+        result = function(ops, recording)
+    except (TypeError, AttributeError, IndexError, ValueError) as error:
+        raise UnsupportedError(
+            f"the model's forward cannot be recorded ({type(error).__name__}: {error}); use enforce_eager=True"
+        ) from error
+    if not isinstance(result, RecordedArray):
+        raise UnsupportedError("the model's forward does not return the result of an op; use enforce_eager=True")
+    recording.result = result
+    return recording
+
+
+def place_buffers(recording: Recording) -> Placement:
+    """Let buffers that are never needed at the same time share a slot.
+
+    A slot is freed after the last call that reads it. A new buffer takes the free slot of its dimension that fits best,
+    else widens the widest free one, else opens another.
+    """
+    last_use = [-1] * len(recording.buffers)
+    for position, call in enumerate(recording.calls):
+        for array in (*call.inputs, *call.outputs):
+            last_use[array.buffer.index] = position
+    assert recording.result is not None
+    last_use[recording.result.buffer.index] = len(recording.calls)
+
+    slots: list[tuple[Dimension, int]] = [
+        (buffer.dimension, buffer.width) for buffer in recording.buffers[: recording.num_arguments]
+    ]
+    slot_of = list(range(recording.num_arguments)) + [-1] * (len(recording.buffers) - recording.num_arguments)
+    free: list[int] = []
+    for position, call in enumerate(recording.calls):
+        for array in call.outputs:
+            slot_of[array.buffer.index] = _take_slot(array.buffer, slots, free)
+        for index in {array.buffer.index for array in (*call.inputs, *call.outputs)}:
+            if last_use[index] == position and index >= recording.num_arguments:
+                free.append(slot_of[index])
+    return Placement(slots, slot_of)
+
+
+def _take_slot(buffer: Buffer, slots: list[tuple[Dimension, int]], free: list[int]) -> int:
+    width = -(-buffer.width // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+    fitting = [slot for slot in free if slots[slot][0] is buffer.dimension]
+    if not fitting:
+        slots.append((buffer.dimension, width))
+        return len(slots) - 1
+    large_enough = [slot for slot in fitting if slots[slot][1] >= width]
+    slot = (
+        min(large_enough, key=lambda slot: slots[slot][1])
+        if large_enough
+        else max(fitting, key=lambda slot: slots[slot][1])
+    )
+    slots[slot] = (buffer.dimension, max(width, slots[slot][1]))
+    free.remove(slot)
+    return slot
+
+
+class RecordingOps:
+    """The ops that a forward may call, each noting its call; see `octavo.ops.interface.Ops` for their contract.
+
+    Argument checks that need no values happen when a backend builds its tape from the recording.
+    """
+
+    name = "recording"
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedError(f"the op {name} cannot be recorded; use enforce_eager=True")
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def embedding(self, token_ids: Int, table: Weight) -> Float:
+        ids = _ids(token_ids)
+        return self._emit("embedding", (), ids.dimension, (table.in_features,), ids.index, table)
+
+    def take_rows(self, x: Float, rows: Int) -> Float:
+        ids = _ids(rows)
+        return self._emit("take_rows", (x,), ids.dimension, _array(x).inner, ids.index)
+
+    def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
+        if _array(x).inner != (weight.in_features,):
+            raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
+        return self._like(x, "linear", (weight.out_features,), weight, bias)
+
+    def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
+        return self._like(x, "rms_norm", _array(x).inner, weight, eps)
+
+    def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
+        _check_same_shape(x, residual)
+        array = _array(x)
+        out, total = (self._new(array.buffer.dimension, array.inner) for _ in range(2))
+        self._recording.calls.append(
+            RecordedCall("add_rms_norm", (array, _array(residual)), (out, total), (weight, eps))
+        )
+        return cast(Float, out), cast(Float, total)
+
+    def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
+        return self._like(x, "layer_norm", _array(x).inner, weight, bias, eps)
+
+    def add(self, x: Float, y: Float) -> Float:
+        _check_same_shape(x, y)
+        return self._emit("add", (x, y), _array(x).buffer.dimension, _array(x).inner)
+
+    def scale(self, x: Float, factor: float) -> Float:
+        return self._like(x, "scale", _array(x).inner, factor)
+
+    def softcap(self, x: Float, cap: float) -> Float:
+        return self._like(x, "softcap", _array(x).inner, cap)
+
+    def activation(self, x: Float, kind: Activation) -> Float:
+        return self._like(x, "activation", _array(x).inner, kind)
+
+    def act_and_mul(self, x: Float, kind: Activation) -> Float:
+        (columns,) = _array(x).inner
+        if columns % 2:
+            raise ValueError(f"x must have an even number of columns (gate and up), got {columns}")
+        return self._like(x, "act_and_mul", (columns // 2,), kind)
+
+    # -- attention -------------------------------------------------------------------------------------------------
+
+    def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
+        return self._like(x, "rope", _array(x).inner, _ids(positions).index, cos_sin)
+
+    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: Any) -> None:
+        constants = (cache, _group(slot_mapping).index)
+        self._recording.calls.append(RecordedCall("store_kv", (_array(key), _array(value)), (), constants))
+
+    def paged_attention(
+        self,
+        query: Float,
+        cache: Float,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> Float:
+        group = _group(metadata.block_table).index
+        width = prod(_array(query).inner)
+        return self._like(query, "paged_attention", (width,), cache, group, scale, sliding_window, softcap)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _new(self, dimension: Dimension, inner: tuple[int, ...]) -> RecordedArray:
+        return RecordedArray(self._recording.new_buffer(dimension, prod(inner)), 0, (dimension, *inner))
+
+    def _like(self, x: Float, name: str, inner: tuple[int, ...], *constants: Any) -> Float:
+        return self._emit(name, (x,), _array(x).buffer.dimension, inner, *constants)
+
+    def _emit(
+        self, name: str, inputs: tuple[Float, ...], dimension: Dimension, inner: tuple[int, ...], *constants: Any
+    ) -> Float:
+        out = self._new(dimension, inner)
+        self._recording.calls.append(RecordedCall(name, tuple(map(_array, inputs)), (out,), constants))
+        return cast(Float, out)
+
+
+def recorded_metadata(group: int) -> AttentionMetadata:
+    """Return metadata whose fields all stand for one KV cache group's arguments."""
+    symbol = RecordedGroup(group)
+    return AttentionMetadata(*[cast(Any, symbol)] * 4)
+
+
+def recorded_ids(index: int, dimension: Dimension) -> Int:
+    """Return the id argument of this number."""
+    return cast(Int, RecordedIds(index, dimension))
+
+
+def _array(x: Float) -> RecordedArray:
+    if not isinstance(x, RecordedArray):
+        raise UnsupportedError(f"an op's argument must come from an op or from outside the forward, got {_describe(x)}")
+    return x
+
+
+def _ids(ids: Int) -> RecordedIds:
+    if not isinstance(ids, RecordedIds):
+        raise UnsupportedError(f"ids must be an argument of the forward as it came, got {_describe(ids)}")
+    return ids
+
+
+def _group(part: Any) -> RecordedGroup:
+    if not isinstance(part, RecordedGroup):
+        raise UnsupportedError(f"attention metadata must be an argument as it came, got {_describe(part)}")
+    return part
+
+
+def _describe(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
+
+
+def _check_same_shape(x: Float, y: Float) -> None:
+    if _array(x).shape != _array(y).shape:
+        raise ValueError(f"shapes must be equal, got {_array(x).shape} and {_array(y).shape}")

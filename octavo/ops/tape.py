@@ -1,0 +1,68 @@
+"""What it means to record a model's computations once and replay them at every step.
+
+A backend that can (`Ops.capture`) returns a `Tape`: on the CPU a list of calls replayed by the native side, elsewhere it
+could be a device graph. Whoever replays cannot tell; results equal those of the ops called one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from octavo.ops.interface import AttentionMetadata, Float, Int
+
+if TYPE_CHECKING:
+    from octavo.ops.interface import Ops
+
+
+@dataclass(slots=True)
+class ForwardInputs:
+    """What changes from step to step in a forward of T tokens of which R rows are wanted.
+
+    token_ids, positions: [T] int32
+    output_rows: [R] int32, the tokens whose hidden states are wanted
+    metadata: one per KV cache group
+    """
+
+    token_ids: Int
+    positions: Int
+    output_rows: Int
+    metadata: Sequence[AttentionMetadata]
+
+
+@dataclass(frozen=True)
+class ModelFunctions:
+    """The two computations of a model, over its caches.
+
+    forward: hidden states [R, H] of the wanted rows
+    logits: [R, V] of hidden states [R, H]
+    Both call nothing but ops on their inputs, and views of them: reshape, and slices of the second axis.
+    """
+
+    forward: Callable[[Ops, ForwardInputs], Float]
+    logits: Callable[[Ops, Float], Float]
+
+
+@dataclass(frozen=True)
+class TapeLimits:
+    """The largest step: tokens, rows of hidden states wanted, and rows of logits; and the number of KV cache groups."""
+
+    max_tokens: int
+    max_output_rows: int
+    max_logits_rows: int
+    hidden_size: int
+    num_groups: int
+
+
+class Tape(Protocol):
+    """A recorded model. What `forward` and `logits` return is valid until the next call of the same method."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the largest step takes."""
+        ...
+
+    def forward(self, inputs: ForwardInputs) -> Float: ...
+
+    def logits(self, hidden: Float) -> Float: ...

@@ -1,0 +1,53 @@
+"""A model bound to its caches: what a step calls, op by op or from the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.attention.context import ForwardContext
+from octavo.models.interface import CausalLM
+from octavo.ops.interface import Float, Ops
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """The model's two computations. What they return is valid until the next call of the same one.
+
+    tape_bytes: memory of the largest step where the model is recorded; None where it runs op by op
+    """
+
+    forward: Callable[[ForwardInputs], Float]
+    logits: Callable[[Float], Float]
+    tape_bytes: int | None
+
+
+def bind_model(
+    model: CausalLM,
+    ops: Ops,
+    kv_caches: Mapping[str, Float],
+    layer_groups: Sequence[Sequence[str]],
+    limits: TapeLimits | None,
+) -> BoundModel:
+    """Bind the model to its caches; with `limits` record it, where the backend can.
+
+    layer_groups: names of the layers of each KV cache group
+    """
+
+    def forward(ops: Ops, inputs: ForwardInputs) -> Float:
+        metadata = {
+            name: group_metadata
+            for layer_names, group_metadata in zip(layer_groups, inputs.metadata, strict=True)
+            for name in layer_names
+        }
+        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows)
+        return model.forward(inputs.token_ids, inputs.positions, context)
+
+    functions = ModelFunctions(forward, lambda ops, hidden: model.compute_logits(hidden, ops))
+    tape = None if limits is None else ops.capture(functions, limits)
+    if tape is not None:
+        return BoundModel(tape.forward, tape.logits, tape.num_bytes)
+    return BoundModel(
+        lambda inputs: functions.forward(ops, inputs), lambda hidden: functions.logits(ops, hidden), None
+    )
