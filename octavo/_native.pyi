@@ -21,6 +21,30 @@ class Weight:
 class PackedWeight(Weight):
     """A float32 matrix."""
 
+_View = tuple[int, int, int, int, int]  # slot, row stride, offset in the row, heads, columns
+
+class Tape:
+    """A list of op calls on one arena; has a method for each op that can be recorded, of which `linear` is an example.
+
+    Arguments: the views that the op reads, those that it makes, and its constants; ids and attention metadata are the
+    numbers of replay's arguments.
+    """
+
+    def __init__(
+        self,
+        arena: _Float,
+        slots: list[tuple[int, int]],
+        num_arguments: int,
+        id_dimensions: list[int],
+        num_groups: int,
+    ) -> None: ...
+    def linear(self, x: _View, out: _View, weight: Weight, bias: _Float | None) -> None: ...
+    def replay(
+        self, num_rows: list[int], ids: list[_Int], arguments: list[_Float], groups: list[list[NDArray[np.integer]]]
+    ) -> list[int]: ...
+    def set_timing(self, on: bool) -> None: ...
+    def times(self) -> list[tuple[str, int]]: ...
+
 def isa() -> str: ...
 def available_isas() -> list[str]: ...
 def set_isa(name: str) -> None: ...

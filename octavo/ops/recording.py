@@ -147,7 +147,7 @@ def record(function: Callable[[Ops, Recording], Float]) -> Recording:
     recording = Recording()
     ops = cast(Ops, RecordingOps(recording))
     try:
-        result = function(ops, recording)
+        result: object = function(ops, recording)
     except (TypeError, AttributeError, IndexError, ValueError) as error:
         raise UnsupportedError(
             f"the model's forward cannot be recorded ({type(error).__name__}: {error}); use enforce_eager=True"
@@ -314,25 +314,25 @@ def recorded_ids(index: int, dimension: Dimension) -> Int:
     return cast(Int, RecordedIds(index, dimension))
 
 
-def _array(x: Float) -> RecordedArray:
+def _array(x: object) -> RecordedArray:
     if not isinstance(x, RecordedArray):
         raise UnsupportedError(f"an op's argument must come from an op or from outside the forward, got {_describe(x)}")
     return x
 
 
-def _ids(ids: Int) -> RecordedIds:
+def _ids(ids: object) -> RecordedIds:
     if not isinstance(ids, RecordedIds):
         raise UnsupportedError(f"ids must be an argument of the forward as it came, got {_describe(ids)}")
     return ids
 
 
-def _group(part: Any) -> RecordedGroup:
+def _group(part: object) -> RecordedGroup:
     if not isinstance(part, RecordedGroup):
         raise UnsupportedError(f"attention metadata must be an argument as it came, got {_describe(part)}")
     return part
 
 
-def _describe(x: Any) -> str:
+def _describe(x: object) -> str:
     return f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
 
 

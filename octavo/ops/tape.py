@@ -1,7 +1,7 @@
 """What it means to record a model's computations once and replay them at every step.
 
-A backend that can (`Ops.capture`) returns a `Tape`: on the CPU a list of calls replayed by the native side, elsewhere it
-could be a device graph. Whoever replays cannot tell; results equal those of the ops called one by one.
+A backend that can (`Ops.capture`) returns a `Tape`: on the CPU a list of calls replayed by the native side, elsewhere
+it could be a device graph. Whoever replays cannot tell; results equal those of the ops called one by one.
 """
 
 from __future__ import annotations

@@ -48,6 +48,4 @@ def bind_model(
     tape = None if limits is None else ops.capture(functions, limits)
     if tape is not None:
         return BoundModel(tape.forward, tape.logits, tape.num_bytes)
-    return BoundModel(
-        lambda inputs: functions.forward(ops, inputs), lambda hidden: functions.logits(ops, hidden), None
-    )
+    return BoundModel(lambda inputs: functions.forward(ops, inputs), lambda hidden: functions.logits(ops, hidden), None)

@@ -37,8 +37,8 @@ class ModelRunner:
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
         self._config = config
         self.ops = ops
-        # between execute_model and sample_tokens: the step's inputs, the requests that sample, and hidden states [R, H]:
-        # one row for each of these, then those of prompt log-probabilities
+        # between execute_model and sample_tokens: the step's inputs, the requests that sample, and hidden states
+        # [R, H]: one row for each of these, then those of prompt log-probabilities
         self._executed: tuple[StepInputs, NDArray[np.intp], Float] | None = None
 
     # -- start ---------------------------------------------------------------------------------------------------------
@@ -135,9 +135,7 @@ class ModelRunner:
         sampling = np.flatnonzero(inputs.samples)
         last_tokens = inputs.query_start[1:][sampling] - 1
         output_rows = np.concatenate([last_tokens, self._prompt_logprobs.plan(inputs, self._rows)])
-        hidden = self._bound.forward(
-            ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata)
-        )
+        hidden = self._bound.forward(ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata))
         self._executed = (inputs, sampling, hidden)
         return None
 

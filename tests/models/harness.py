@@ -22,7 +22,9 @@ from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Ops
 from octavo.ops.reference import ReferenceOps
 from octavo.ops.select import native_facts
+from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.types.kv_spec import SlidingWindowSpec
+from octavo.worker.bound_model import bind_model
 
 torch.set_num_threads(1)
 
@@ -164,10 +166,16 @@ class PagedRun:
             [np.arange(c, c + n, dtype=np.int32) for c, n in zip(computed, lengths, strict=True)]
         )
         metadata = {name: self._metadata(name, rows, lengths) for name in self.specs}
-        hidden = self.model.forward(token_ids, positions, ForwardContext(self.ops, self.caches, metadata))
-        logits = self.model.compute_logits(hidden, self.ops)
+        logits = self.compute(token_ids, positions, metadata)
         starts = np.cumsum([0, *lengths])
         return {row: logits[a:b] for row, (a, b) in zip(rows, itertools.pairwise(starts), strict=True)}
+
+    def compute(
+        self, token_ids: NDArray[np.int32], positions: NDArray[np.int32], metadata: Mapping[str, AttentionMetadata]
+    ) -> Float:
+        """Return logits [T, V]."""
+        hidden = self.model.forward(token_ids, positions, ForwardContext(self.ops, self.caches, metadata))
+        return self.model.compute_logits(hidden, self.ops)
 
     def run(self, token_ids: Sequence[int], chunks: Sequence[int] = (), row: str = "row") -> Float:
         """Compute one sequence in chunks (by default at once); return logits [T, V]."""
@@ -213,6 +221,23 @@ class PagedRun:
                 self.caches[layer][block_id] = np.nan
                 self.free[layer].insert(0, block_id)
                 sequence.block_ids[index] = 0
+
+
+class TapedRun(PagedRun):
+    """The same from the tape, recorded over this run's caches."""
+
+    def __init__(self, model: CausalLM, ops: Ops, max_tokens: int = 160, **options: Any) -> None:
+        super().__init__(model, ops, **options)
+        limits = TapeLimits(max_tokens, max_tokens, max_tokens, model.facts.hidden_size, len(self.specs))
+        self.bound = bind_model(model, ops, self.caches, [(name,) for name in self.specs], limits)
+        assert self.bound.tape_bytes is not None
+
+    def compute(
+        self, token_ids: NDArray[np.int32], positions: NDArray[np.int32], metadata: Mapping[str, AttentionMetadata]
+    ) -> Float:
+        rows = np.arange(len(token_ids), dtype=np.int32)
+        inputs = ForwardInputs(token_ids, positions, rows, [metadata[name] for name in self.specs])
+        return self.bound.logits(self.bound.forward(inputs)).copy()
 
 
 def random_chunks(rng: np.random.Generator, total: int, largest: int) -> list[int]:
