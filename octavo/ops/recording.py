@@ -55,6 +55,10 @@ class RecordedGroup:
     index: int
 
 
+class _CannotRecord(Exception):
+    """A model did to a recorded array what no tape can replay; `record` tells the user."""
+
+
 class RecordedArray:
     """A buffer, or a part of each of its rows: [rows, columns] or [rows, heads, columns]."""
 
@@ -78,7 +82,7 @@ class RecordedArray:
         if inner.count(-1) == 1:
             inner[inner.index(-1)] = size // -prod(inner)
         if wanted[0] is not self.shape[0] or prod(inner) != size or len(inner) not in (1, 2):
-            raise UnsupportedError(f"a reshape from {self.shape} to {wanted} cannot be recorded")
+            raise _CannotRecord(f"a reshape from {self.shape} to {wanted}")
         return RecordedArray(self.buffer, self.offset, (self.shape[0], *inner))
 
     def __getitem__(self, key: Any) -> RecordedArray:
@@ -89,7 +93,7 @@ class RecordedArray:
             or not isinstance(key[1], slice)
             or key[1].step not in (None, 1)
         ):
-            raise UnsupportedError(f"an index of {key} cannot be recorded, only [:, start:stop]")
+            raise _CannotRecord(f"an index of {key} is not [:, start:stop]")
         start, stop, _ = key[1].indices(self.inner[0])
         stride = prod(self.inner[1:])
         return RecordedArray(
@@ -97,7 +101,7 @@ class RecordedArray:
         )
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise UnsupportedError("the values of an array cannot be read while it is recorded")
+        raise _CannotRecord("the values of an array cannot be read while it is recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +152,12 @@ def record(function: Callable[[Ops, Recording], Float]) -> Recording:
     ops = cast(Ops, RecordingOps(recording))
     try:
         result: object = function(ops, recording)
-    except (TypeError, AttributeError, IndexError, ValueError) as error:
+        if not isinstance(result, RecordedArray):
+            raise _CannotRecord("it does not return the result of an op")
+    except (_CannotRecord, TypeError, AttributeError, IndexError, ValueError) as error:
         raise UnsupportedError(
             f"the model's forward cannot be recorded ({type(error).__name__}: {error}); use enforce_eager=True"
         ) from error
-    if not isinstance(result, RecordedArray):
-        raise UnsupportedError("the model's forward does not return the result of an op; use enforce_eager=True")
     recording.result = result
     return recording
 
@@ -214,7 +218,7 @@ class RecordingOps:
         self._recording = recording
 
     def __getattr__(self, name: str) -> Any:
-        raise UnsupportedError(f"the op {name} cannot be recorded; use enforce_eager=True")
+        raise _CannotRecord(f"the op {name} cannot be recorded")
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -316,19 +320,19 @@ def recorded_ids(index: int, dimension: Dimension) -> Int:
 
 def _array(x: object) -> RecordedArray:
     if not isinstance(x, RecordedArray):
-        raise UnsupportedError(f"an op's argument must come from an op or from outside the forward, got {_describe(x)}")
+        raise _CannotRecord(f"an op's argument must come from an op or from outside the forward, got {_describe(x)}")
     return x
 
 
 def _ids(ids: object) -> RecordedIds:
     if not isinstance(ids, RecordedIds):
-        raise UnsupportedError(f"ids must be an argument of the forward as it came, got {_describe(ids)}")
+        raise _CannotRecord(f"ids must be an argument of the forward as it came, got {_describe(ids)}")
     return ids
 
 
 def _group(part: object) -> RecordedGroup:
     if not isinstance(part, RecordedGroup):
-        raise UnsupportedError(f"attention metadata must be an argument as it came, got {_describe(part)}")
+        raise _CannotRecord(f"attention metadata must be an argument as it came, got {_describe(part)}")
     return part
 
 

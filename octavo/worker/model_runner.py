@@ -33,6 +33,8 @@ class ModelRunner:
     """Owns the model, the KV caches, the rows and the sampler. Call order: load_model, initialize_kv_cache, steps."""
 
     model: CausalLM
+    _kv_caches: dict[str, Float]
+    _bound: BoundModel
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
         self._config = config
