@@ -36,6 +36,16 @@ struct NumpyType<std::int64_t> {
     static constexpr const char* name = "int64";
 };
 template <>
+struct NumpyType<std::uint8_t> {
+    static constexpr int number = NPY_UINT8;
+    static constexpr const char* name = "uint8";
+};
+template <>
+struct NumpyType<std::uint16_t> {
+    static constexpr int number = NPY_UINT16;
+    static constexpr const char* name = "uint16";
+};
+template <>
 struct NumpyType<bool> {
     static constexpr int number = NPY_BOOL;
     static constexpr const char* name = "bool";
@@ -122,6 +132,8 @@ Matrix<const T> read_matrix(nb::handle array, const char* name, std::int64_t row
 }
 template Matrix<const float> read_matrix(nb::handle, const char*, std::int64_t, std::int64_t);
 template Matrix<const std::int32_t> read_matrix(nb::handle, const char*, std::int64_t, std::int64_t);
+template Matrix<const std::uint8_t> read_matrix(nb::handle, const char*, std::int64_t, std::int64_t);
+template Matrix<const std::uint16_t> read_matrix(nb::handle, const char*, std::int64_t, std::int64_t);
 
 Matrix<float> read_writable_matrix(nb::handle array, const char* name, std::int64_t rows, std::int64_t columns) {
     const std::int64_t sizes[] = {rows, columns};

@@ -39,7 +39,8 @@ struct Tensor3 {
 
 constexpr std::int64_t kAnySize = -1;
 
-// Read arguments. `name` and the expected sizes (kAnySize: any) go into the error message. T: float, double, int32_t, int64_t.
+// Read arguments. `name` and the expected sizes (kAnySize: any) go into the error message. T: float, double, int32_t, int64_t;
+// of matrices: float, int32_t, uint8_t, uint16_t.
 template <class T>
 Vector<const T> read_vector(nb::handle array, const char* name, std::int64_t size = kAnySize);
 template <class T>

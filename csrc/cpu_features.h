@@ -3,14 +3,18 @@
 
 namespace octavo {
 
-// Instruction sets in rising order; each has its own build of csrc/kernels.
-enum class Isa { portable = 0, avx2 = 1, avx512 = 2 };
+// Instruction sets; each has its own build of csrc/kernels. A later one is better where a machine has both, but need not contain
+// the earlier ones.
+enum class Isa { portable = 0, avx2 = 1, avx_vnni = 2, avx512 = 3, avx512_vnni = 4 };
 
-constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512};
+constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_vnni};
 
 const char* isa_name(Isa isa);
 
-// The best instruction set that this build holds and that this CPU and operating system support.
+// True if this build holds it, and this CPU and operating system support it.
+bool supports(Isa isa);
+
+// The best instruction set that is supported.
 Isa best_isa();
 
 }  // namespace octavo

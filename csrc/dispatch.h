@@ -12,7 +12,4 @@ const Kernels& kernels();
 // Makes `isa` active for what is packed and computed from now on. False if this build or this machine lacks it.
 bool set_isa(Isa isa);
 
-// True if this build holds it and this machine runs it.
-bool is_available(Isa isa);
-
 }  // namespace octavo

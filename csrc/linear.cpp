@@ -1,119 +1,113 @@
-// Packing, linear and embedding: border checks and the split over threads. The arithmetic is in kernels/linear.cpp.
-#include <nanobind/stl/vector.h>
-
+// Linear and embedding: border checks and the split over threads. What a part computes is in float_weight.cpp
+// and quant_weight.cpp.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
-#include "dispatch.h"
-#include "scratch.h"
 #include "thread_pool.h"
-#include "weight.h"
+#include "quant_weight.h"
+#include "weight_builder.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
 namespace octavo {
-namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Zeroed memory, aligned to a cache line; large blocks are aligned to huge pages and ask for them, as a weight is read front to
 // back at every step and would miss the address cache at every small page.
-float* allocate(std::size_t count) {
-    std::size_t size = std::max<std::size_t>(count * sizeof(float), 1);
+WeightMemory allocate_weight(std::int64_t size_bytes) {
+    std::size_t size = static_cast<std::size_t>(std::max<std::int64_t>(size_bytes, 1));
     const std::size_t alignment = size >= 4 * kHugePage ? kHugePage : 64;
     size = (size + alignment - 1) / alignment * alignment;
-    void* memory = std::aligned_alloc(alignment, size);
+    WeightMemory memory(static_cast<std::uint8_t*>(std::aligned_alloc(alignment, size)));
     if (memory == nullptr) throw std::bad_alloc();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (alignment == kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // only advice: refusal costs speed, not results
+    if (alignment == kHugePage) madvise(memory.get(), size, MADV_HUGEPAGE);  // only advice: refusal costs speed, not results
 #endif
-    std::memset(memory, 0, size);
-    return static_cast<float*>(memory);
+    std::memset(memory.get(), 0, size);
+    return memory;
 }
 
-}  // namespace
+void FreeMemory::operator()(std::uint8_t* memory) const { std::free(memory); }
 
-void PackedWeight::Free::operator()(float* memory) const { std::free(memory); }
-
-PackedWeight::PackedWeight(const Matrix<const float>* matrices, std::int64_t num_matrices)
-    : kernels_(&octavo::kernels()) {
-    in_features_ = matrices[0].columns;
-    for (std::int64_t i = 0; i < num_matrices; ++i) out_features_ += matrices[i].rows;
-    data_.reset(allocate(static_cast<std::size_t>(num_panels() * panel_width() * in_features_)));
-    std::int64_t first = 0;
-    for (std::int64_t i = 0; i < num_matrices; ++i) {
-        const Matrix<const float>& matrix = matrices[i];
-        // Whole groups of panel_width rows a tile, so that threads seldom write to one cache line.
-        const std::int64_t num_groups = (matrix.rows + panel_width() - 1) / panel_width();
-        const double group_ns = static_cast<double>(in_features_ * panel_width());
-        parallel_ranges(num_groups, group_ns, [&](std::int64_t begin, std::int64_t end) {
-            const std::int64_t last = std::min(end * panel_width(), matrix.rows);
-            for (std::int64_t row = begin * panel_width(); row < last; ++row) pack_row(matrix.row(row), first + row);
-        });
-        first += matrix.rows;
-    }
+PackedWeight::PackedWeight(std::vector<std::unique_ptr<WeightPart>> parts) : parts_(std::move(parts)) {
+    in_features_ = parts_[0]->in_features();
+    for (const auto& part : parts_) out_features_ += part->out_features();
 }
 
-void PackedWeight::pack_row(const float* row, std::int64_t index) {
-    float* column = data_.get() + index / panel_width() * in_features_ * panel_width() + index % panel_width();
-    for (std::int64_t k = 0; k < in_features_; ++k) column[k * panel_width()] = row[k];
+std::int64_t PackedWeight::size_bytes() const {
+    std::int64_t size = 0;
+    for (const auto& part : parts_) size += part->size_bytes();
+    return size;
 }
 
 void PackedWeight::read_row(std::int64_t index, float* out) const {
-    const std::int64_t width = panel_width();
-    const float* column = panel(index / width) + index % width;
-    for (std::int64_t k = 0; k < in_features_; ++k) out[k] = column[k * width];
+    std::size_t part = 0;
+    while (index >= parts_[part]->out_features()) index -= parts_[part++]->out_features();
+    parts_[part]->read_row(index, out);
 }
 
 namespace {
 
-// A tile of the split of linear over threads: some rows by some panels. Neighbouring tiles share their panels.
+// The split of one part over threads. Neighbouring tiles share their panels.
 struct Split {
     std::int64_t row_tiles;
     std::int64_t panel_tiles;
+    std::int64_t first_tile;
+    std::int64_t first_column;
 };
 
-Split choose_split(const PackedWeight& weight, std::int64_t num_rows) {
-    const double size = static_cast<double>(weight.in_features() * weight.panel_width());
-    const double flops_per_ns = 10.0 * static_cast<double>(weight.panel_width());
-    const double panel_ns = std::max(4.0 * size / 20.0, 2.0 * size * static_cast<double>(num_rows) / flops_per_ns);
-    const std::int64_t row_tiles = (num_rows + kLinearRowBlock - 1) / kLinearRowBlock;
-    const std::int64_t num_tiles = choose_num_tiles(weight.num_panels() * row_tiles, panel_ns / static_cast<double>(row_tiles));
-    if (row_tiles == 1) return {1, num_tiles};
+Split choose_split(const WeightPart& part, std::int64_t num_rows) {
+    const std::int64_t row_tiles = (num_rows + part.row_block() - 1) / part.row_block();
+    const double tile_ns = part.panel_ns(num_rows) / static_cast<double>(row_tiles);
+    const std::int64_t num_tiles = choose_num_tiles(part.num_panels() * row_tiles, tile_ns);
+    if (row_tiles == 1) return {1, num_tiles, 0, 0};
     // A tile copies its rows' inputs first: at least 8 panels pay for that. At most 16, so that the next tile finds them in a cache.
-    const std::int64_t fewest = std::max((num_tiles + row_tiles - 1) / row_tiles, weight.num_panels() / 16);
-    return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (weight.num_panels() + 7) / 8))};
+    const std::int64_t fewest = std::max((num_tiles + row_tiles - 1) / row_tiles, part.num_panels() / 16);
+    return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (part.num_panels() + 7) / 8)), 0, 0};
+}
+
+LinearInput prepare_input(const Matrix<const float>& x, const std::vector<std::unique_ptr<WeightPart>>& parts) {
+    LinearInput input{x, {}, {}};
+    for (const auto& part : parts) {
+        const int group = part->activation_group();
+        QuantizedRows& rows = group == 32 ? input.by_32 : input.by_16;
+        if (group != 0 && rows.records == nullptr) rows = quantize_rows(x, group);
+    }
+    return input;
 }
 
 }  // namespace
 
 void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out) const {
     if (x.rows == 0) return;
-    const Split split = choose_split(*this, x.rows);
-    const std::int64_t width = panel_width();
-    parallel_for(split.row_tiles * split.panel_tiles, [&](std::int64_t tile) {
-        const Range rows = tile_range(x.rows, split.row_tiles, tile % split.row_tiles);
-        const Range panels = tile_range(num_panels(), split.panel_tiles, tile / split.row_tiles);
+    const LinearInput input = prepare_input(x, parts_);
+    std::vector<Split> splits;
+    std::int64_t num_tiles = 0, first_column = 0;
+    for (const auto& part : parts_) {
+        splits.push_back(choose_split(*part, x.rows));
+        splits.back().first_tile = num_tiles;
+        splits.back().first_column = first_column;
+        num_tiles += splits.back().row_tiles * splits.back().panel_tiles;
+        first_column += part->out_features();
+    }
+    parallel_for(num_tiles, [&](std::int64_t tile) {
+        std::size_t index = splits.size() - 1;
+        while (tile < splits[index].first_tile) --index;
+        const Split& split = splits[index];
+        const WeightPart& part = *parts_[index];
+        const std::int64_t own = tile - split.first_tile;
+        const Range panels = tile_range(part.num_panels(), split.panel_tiles, own / split.row_tiles);
         if (panels.begin == panels.end) return;
-        const std::int64_t column = panels.begin * width;
-        LinearShare share;
-        share.x = x.row(rows.begin);
-        share.x_stride = x.row_stride;
-        share.num_rows = rows.end - rows.begin;
-        share.in_features = in_features();
-        share.panels = panel(panels.begin);
-        share.num_panels = panels.end - panels.begin;
-        share.num_columns = std::min(panels.end * width, out_features()) - column;
-        share.bias = bias == nullptr ? nullptr : bias + column;
-        share.out = out + rows.begin * out_features() + column;
-        share.out_stride = out_features();
-        share.scratch = thread_scratch(kLinearScratch);
-        kernels().linear(share);
+        part.multiply(input, {tile_range(x.rows, split.row_tiles, own % split.row_tiles), panels,
+                              bias == nullptr ? nullptr : bias + split.first_column, out + split.first_column,
+                              out_features()});
     });
 }
 
@@ -125,18 +119,6 @@ void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& ta
 }
 
 namespace {
-
-PackedWeight pack(const std::vector<nb::object>& arrays) {
-    if (arrays.empty()) raise_value_error("pack needs at least one matrix, got none");
-    std::vector<Matrix<const float>> matrices;
-    for (const nb::object& array : arrays) {
-        matrices.push_back(
-            read_matrix<float>(array, "matrix", kAnySize, matrices.empty() ? kAnySize : matrices[0].columns));
-        if (matrices.back().rows == 0 || matrices.back().columns == 0) raise_value_error("matrix must not be empty");
-    }
-    nb::gil_scoped_release nogil;
-    return PackedWeight(matrices.data(), static_cast<std::int64_t>(matrices.size()));
-}
 
 nb::object dequantized(const Weight& weight) {
     NewArray<float> out = new_array<float>({weight.out_features(), weight.in_features()});
@@ -172,8 +154,9 @@ void bind_linear(nb::module_& m) {
         .def_prop_ro("out_features", &Weight::out_features)
         .def_prop_ro("in_features", &Weight::in_features)
         .def("dequantized", &dequantized, "Return the matrix as float32 [out_features, in_features], a copy.");
-    nb::class_<PackedWeight, Weight>(m, "PackedWeight", "A float32 matrix.");
-    m.def("pack", &pack, nb::arg("matrices"));
+    nb::class_<PackedWeight, Weight>(m, "PackedWeight", "Parts stacked along the output axis, each in its own format.")
+        .def_prop_ro("size_bytes", &PackedWeight::size_bytes);
+    bind_weight_builder(m);
     m.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none());
     m.def("embedding", &embedding, nb::arg("token_ids"), nb::arg("table"));
 }

@@ -36,7 +36,7 @@ NB_MODULE(_native, m) {
         [] {
             std::vector<std::string> names;
             for (Isa isa : kIsas) {
-                if (is_available(isa)) names.emplace_back(isa_name(isa));
+                if (supports(isa)) names.emplace_back(isa_name(isa));
             }
             return names;
         },

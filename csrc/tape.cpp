@@ -245,7 +245,7 @@ class Tape {
     template <class T>
     const T& hold(nb::object object) {
         held_.push_back(object);
-        return *nb::inst_ptr<T>(object);
+        return *nb::cast<const T*>(object);
     }
 
     const float* constant(nb::object array, const char* name, std::int64_t size) {

@@ -1,11 +1,13 @@
-// Packed matrices: what linear and embedding ask of any of them, and the float32 one.
+// Packed matrices: what linear and embedding ask of any of them, and the one that is made of parts, each in a format of its own.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "arrays.h"
 #include "kernels/kernels.h"
+#include "thread_pool.h"
 
 namespace octavo {
 
@@ -20,7 +22,7 @@ class Weight {
     // out [x.rows, out_features] = x w^T + bias (null: none), on the thread pool. x.rows may be 0.
     virtual void linear(const Matrix<const float>& x, const float* bias, float* out) const = 0;
 
-    // Copies one row of the matrix to out [in_features].
+    // Copies one row of the matrix, dequantised, to out [in_features].
     virtual void read_row(std::int64_t index, float* out) const = 0;
 
   protected:
@@ -31,33 +33,86 @@ class Weight {
 // Copies rows `ids` of the table, all within it, to out [count, in_features], on the thread pool.
 void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, float* out);
 
-// A float32 matrix in panels of panel_width output columns: [panel][in_features][panel_width], zero-padded. It
-// remembers the kernels that it was packed for, so that a change of instruction set later leaves it usable.
+// Activations quantised for a kernel, see RecordTail in kernels/quant_format.h.
+struct QuantizedRows {
+    const std::uint8_t* records = nullptr;
+    std::int64_t stride = 0;  // bytes
+};
+
+// What a linear call reads: the rows, and the same rows quantised in groups of 16 and 32 where a part asks for it.
+struct LinearInput {
+    Matrix<const float> x;
+    QuantizedRows by_16;
+    QuantizedRows by_32;
+};
+
+// A block of one part's outputs.
+struct LinearBlock {
+    Range rows;
+    Range panels;
+    const float* bias;  // of the part's first column, or null
+    float* out;         // first row, the part's first column
+    std::int64_t out_stride;
+};
+
+// A matrix in panels of output columns. It remembers the kernels that it was packed for, so that a change of instruction set
+// later leaves it usable.
+class WeightPart {
+  public:
+    WeightPart(const Kernels* kernels, std::int64_t out_features, std::int64_t in_features)
+        : kernels_(kernels), out_features_(out_features), in_features_(in_features) {}
+    virtual ~WeightPart() = default;
+
+    std::int64_t out_features() const { return out_features_; }
+    std::int64_t in_features() const { return in_features_; }
+    const Kernels& kernels() const { return *kernels_; }
+    std::int64_t num_panels() const { return (out_features_ + panel_width() - 1) / panel_width(); }
+
+    virtual std::int64_t panel_width() const = 0;
+    virtual std::int64_t size_bytes() const = 0;
+    // Group of the quantised activations that multiply reads; 0: float32 activations.
+    virtual int activation_group() const = 0;
+    // Rows that multiply reads once for all panels of a block.
+    virtual std::int64_t row_block() const = 0;
+    // About how long one thread needs for one panel.
+    virtual double panel_ns(std::int64_t num_rows) const = 0;
+    // Copies one row of the matrix, dequantised, to out [in_features].
+    virtual void read_row(std::int64_t index, float* out) const = 0;
+    virtual void multiply(const LinearInput& input, const LinearBlock& block) const = 0;
+
+  private:
+    const Kernels* kernels_;
+    std::int64_t out_features_;
+    std::int64_t in_features_;
+};
+
+// Parts stacked along the output axis.
 class PackedWeight final : public Weight {
   public:
-    // Packs matrices stacked along the output axis. Call it without the GIL. Throws std::bad_alloc.
-    PackedWeight(const Matrix<const float>* matrices, std::int64_t num_matrices);
+    explicit PackedWeight(std::vector<std::unique_ptr<WeightPart>> parts);
+    PackedWeight(const PackedWeight&) = delete;
+    PackedWeight& operator=(const PackedWeight&) = delete;
 
     void linear(const Matrix<const float>& x, const float* bias, float* out) const override;
     void read_row(std::int64_t index, float* out) const override;
 
-    std::int64_t num_panels() const { return (out_features_ + panel_width() - 1) / panel_width(); }
-    std::int64_t panel_width() const { return kernels_->panel_width; }
-    const Kernels& kernels() const { return *kernels_; }
-    const float* panel(std::int64_t index) const { return data_.get() + index * in_features_ * panel_width(); }
+    std::int64_t size_bytes() const;
 
   private:
-    void pack_row(const float* row, std::int64_t index);
-
-    struct Free {
-        void operator()(float* memory) const;
-    };
-
-    const Kernels* kernels_;
-    std::unique_ptr<float, Free> data_;
+    std::vector<std::unique_ptr<WeightPart>> parts_;
 };
 
-// Binds pack, linear and embedding.
+// Zeroed memory that a weight lives in, aligned to a cache line or a huge page. Throws std::bad_alloc.
+struct FreeMemory {
+    void operator()(std::uint8_t* memory) const;
+};
+using WeightMemory = std::unique_ptr<std::uint8_t, FreeMemory>;
+WeightMemory allocate_weight(std::int64_t size_bytes);
+
+// Packs float32 matrices stacked along the output axis.
+std::unique_ptr<WeightPart> pack_floats(const std::vector<Matrix<const float>>& matrices);
+
+// Binds WeightBuilder, PackedWeight, linear and embedding.
 void bind_linear(nb::module_& m);
 
 }  // namespace octavo

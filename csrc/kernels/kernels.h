@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "kernels/quant_format.h"
+
 namespace octavo {
 
 // Element-wise functions of one argument; `parameter` of Kernels::map is the factor of scale and the cap of softcap.
@@ -87,6 +89,13 @@ struct Kernels {
 
     void (*linear)(const LinearShare& share);
 
+    // See kernels/quant_linear.h.
+    double quant_products_per_ns;  // about what one thread reaches with many rows
+    void (*quant_linear)(const QuantShare& share);
+    void (*quantize_row)(const float* x, std::int64_t size, int group, std::uint8_t* records);
+    void (*interleave_codes)(const std::uint8_t* const* rows, std::int64_t size, int bits, std::uint8_t* panel);
+    float (*half_to_float)(std::uint16_t half);
+
     // One row of n elements each.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* out);
     // total = x + residual; out = rms_norm(total).
@@ -114,9 +123,15 @@ struct Kernels {
 namespace avx2 {
 extern const Kernels kernels;
 }
+namespace avx_vnni {
+extern const Kernels kernels;
+}
 #endif
 #if defined(OCTAVO_WITH_AVX512)
 namespace avx512 {
+extern const Kernels kernels;
+}
+namespace avx512_vnni {
 extern const Kernels kernels;
 }
 #endif

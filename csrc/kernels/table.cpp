@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
 #include "kernels/linear.h"
+#include "kernels/quant_linear.h"
 #include "kernels/rows.h"
 
 #define OCTAVO_QUOTE_(x) #x
@@ -13,6 +14,11 @@ extern const Kernels kernels = {
     OCTAVO_QUOTE(OCTAVO_ISA_NAMESPACE),
     kPanelWidth,
     linear,
+    kQuantProductsPerNs,
+    quant_linear,
+    quantize_row,
+    interleave_codes,
+    half_to_float,
     rms_norm,
     add_rms_norm,
     layer_norm,

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SchedulingPolicy = Literal["fcfs", "priority"]
+# What quantises a float checkpoint while it loads.
+QuantizationMethod = Literal["int8", "int4"]
+# What a checkpoint may be quantised with already; vLLM's names.
+QUANTIZATION_METHODS = ("int8", "int4", "gguf", "gptq", "awq", "compressed-tensors")
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 
 
@@ -97,10 +101,18 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class LoadConfig:
-    """How weights are read. load_format: auto, safetensors, gguf or dummy."""
+    """How weights are read and kept.
+
+    load_format: auto, safetensors, gguf or dummy
+    quantization: quantise float matrices while loading
+    exact: dequantise quantised matrices to float32 and compute in float32; else the inputs of quantised matrices are
+        rounded to 8 bits
+    """
 
     load_format: str = "auto"
     use_tqdm: bool = True
+    quantization: QuantizationMethod | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True)

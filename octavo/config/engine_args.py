@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from octavo.config.configs import LogprobsMode, SchedulingPolicy
+from octavo.config.configs import QUANTIZATION_METHODS, LogprobsMode, SchedulingPolicy
 from octavo.errors import ConfigError, UnsupportedError
 
 
@@ -44,6 +44,10 @@ class EngineArgs:
     logprobs_mode: str = _option("raw_logprobs", "what logprobs mean", get_args(LogprobsMode))
     logits_processors: list[Any] = _option([], "custom logits processors: classes or module:Class", in_cli=False)
     enforce_eager: bool = _option(False, "run op by op (the only mode of this version)")
+    compute: str = _option("auto", "exact: float32 arithmetic on dequantised weights", ("auto", "exact"))
+    quantization: str | None = _option(
+        None, "int8 or int4: quantise a float checkpoint while loading; others: what it must be", QUANTIZATION_METHODS
+    )
     load_format: str = _option("auto", "how weights are read", ("auto", "safetensors", "gguf", "dummy"))
     download_dir: str | None = _option(None, "folder for hub downloads")
     use_tqdm_on_load: bool = _option(True, "progress bar while loading weights")
@@ -95,8 +99,7 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "tokenizer_revision": ((None,), "use revision"),
     "code_revision": ((None,), "code from a model folder never runs"),
     "config_format": (("auto", "hf"), "config.json and GGUF are read"),
-    "quantization": ((None,), "weights are computed in float32"),
-    "quantization_config": ((None,), "weights are computed in float32"),
+    "quantization_config": ((None,), "a checkpoint says itself how it is quantised"),
     "cpu_offload_gb": ((0, 0.0), "weights are in main memory already"),
     "disable_custom_all_reduce": ((False, True), ""),
     "enable_lora": ((False,), "LoRA adapters are not built"),

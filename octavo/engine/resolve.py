@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from octavo.config import (
     CacheConfig,
@@ -23,7 +23,7 @@ from octavo.config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from octavo.config.configs import LogprobsMode, SchedulingPolicy
+from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
 from octavo.models.registry import describe
+from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor
 from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
@@ -73,11 +74,12 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         raise UnsupportedError("hf_overrides by a function is not supported; give a mapping")
     args = canonical_types(args)
     _check_choices(args)
-    load = LoadConfig(args.load_format, args.use_tqdm_on_load)
+    load = _load_config(args)
     checkpoint = open_checkpoint(
         args.model, load, revision=args.revision, download_dir=args.download_dir, hf_token=args.hf_token
     )
     checkpoint = _override_config(checkpoint, args.hf_overrides)
+    _report_arithmetic(args.quantization, checkpoint, load)
     facts = describe(checkpoint.config)
     tokenizer = None if args.skip_tokenizer_init else load_tokenizer(checkpoint, tokenizer_path=args.tokenizer)
     max_model_len, fit = _max_model_len(args.max_model_len, facts)
@@ -117,6 +119,27 @@ def _check_choices(args: EngineArgs) -> None:
             raise ConfigError(f"{option.name} must be one of {', '.join(choices)}, got {value!r}")
     if args.trust_remote_code:
         logger.warning("trust_remote_code has no effect: code from a model folder never runs")
+
+
+def _load_config(args: EngineArgs) -> LoadConfig:
+    online: QuantizationMethod | None = args.quantization if args.quantization in get_args(QuantizationMethod) else None  # type: ignore[assignment]
+    return LoadConfig(args.load_format, args.use_tqdm_on_load, online, exact=args.compute == "exact")
+
+
+def _report_arithmetic(wish: str | None, checkpoint: Checkpoint, load: LoadConfig) -> None:
+    """Check that the wished quantization fits the checkpoint, and log how its matrices are multiplied."""
+    stored = quantization_of(checkpoint)
+    if wish is not None and load.quantization is None and (stored is None or stored.method != wish):
+        raise ConfigError(f"quantization={wish!r}, but {checkpoint.name} is {stored or 'not quantised'}; leave it out")
+    if load.quantization is not None and stored is not None:
+        raise ConfigError(f"quantization={wish!r}, but {checkpoint.name} is quantised already ({stored}); leave it out")
+    kind = stored or load.quantization
+    if kind is None:
+        logger.info("weights: as stored, multiplied in float32")
+    elif load.exact:
+        logger.info("weights: %s, dequantised to float32 and multiplied in float32 (compute='exact')", kind)
+    else:
+        logger.info("weights: %s, times activations rounded to 8 bits per group (compute='exact' rounds none)", kind)
 
 
 def _override_config(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Checkpoint:

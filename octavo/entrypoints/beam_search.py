@@ -38,8 +38,8 @@ class BeamSearchOutput:
 
 
 @dataclass(slots=True)
-class _Search:
-    """The search for one prompt."""
+class BeamSearch:
+    """The search for one prompt. completed holds the best beams once `finish_search` was called."""
 
     num_prompt_tokens: int
     beams: list[BeamSearchSequence]
@@ -56,17 +56,11 @@ def run_beam_search(
     """Search for every prompt, at most `concurrency_limit` at a time; see LLM.beam_search."""
     if not isinstance(params, BeamSearchParams):
         raise InvalidRequestError(f"params must be BeamSearchParams, got {type(params).__name__}", "params")
+    check_beam_width(params, llm.model_config.max_logprobs)
     if concurrency_limit is not None and concurrency_limit < 1:
         raise InvalidRequestError(f"concurrency_limit must be at least 1, got {concurrency_limit}", "concurrency_limit")
-    max_logprobs = llm.model_config.max_logprobs
-    if 2 * params.beam_width > max_logprobs:
-        raise InvalidRequestError(
-            f"beam_width={params.beam_width} needs {2 * params.beam_width} logprobs, but max_logprobs={max_logprobs}; "
-            "start the engine with a larger max_logprobs",
-            "beam_width",
-        )
     searches = [
-        _Search(len(token_ids), [BeamSearchSequence(token_ids, [])])
+        BeamSearch(len(token_ids), [BeamSearchSequence(token_ids, [])])
         for token_ids in _checked_token_ids(llm, prompts, params)
     ]
     outputs: list[BeamSearchOutput] = []
@@ -79,15 +73,26 @@ def run_beam_search(
     return outputs
 
 
+def check_beam_width(params: BeamSearchParams, max_logprobs: int) -> None:
+    """Raise unless the engine reports enough candidates per token for so many beams."""
+    if max_logprobs != -1 and 2 * params.beam_width > max_logprobs:
+        raise InvalidRequestError(
+            f"beam_width={params.beam_width} needs {2 * params.beam_width} logprobs, but max_logprobs={max_logprobs}; "
+            "start the engine with a larger max_logprobs",
+            "beam_width",
+        )
+
+
 def _checked_token_ids(llm: LLM, prompts: Sequence[PromptType], params: BeamSearchParams) -> list[list[int]]:
     """Return every prompt's token ids, once all prompts have passed the engine's checks."""
     processor = llm.llm_engine.input_processor
-    step_params = _step_params(params)
+    step_params = one_step_params(params)
     requests = [processor.process("beam", prompt, step_params) for prompt in prompts]
     return [processed.request.prompt_token_ids for processed in requests]
 
 
-def _step_params(params: BeamSearchParams) -> SamplingParams:
+def one_step_params(params: BeamSearchParams) -> SamplingParams:
+    """Return how one step of one beam is generated: one token, with the candidates to go on with."""
     return SamplingParams(
         logprobs=2 * params.beam_width,
         max_tokens=1,
@@ -98,11 +103,11 @@ def _step_params(params: BeamSearchParams) -> SamplingParams:
     )
 
 
-def _search(llm: LLM, searches: list[_Search], params: BeamSearchParams) -> list[_Search]:
+def _search(llm: LLM, searches: list[BeamSearch], params: BeamSearchParams) -> list[BeamSearch]:
     """Run the searches together; afterwards `completed` of each holds its best beams."""
     eos_token_ids = frozenset(() if params.ignore_eos else llm.model_config.eos_token_ids)
     max_sequence_len = llm.llm_engine.input_processor.max_sequence_len
-    step_params = _step_params(params)
+    step_params = one_step_params(params)
     for _ in range(params.max_tokens):
         live = [(search, beam) for search in searches for beam in search.beams if len(beam.tokens) < max_sequence_len]
         if not live:
@@ -111,17 +116,17 @@ def _search(llm: LLM, searches: list[_Search], params: BeamSearchParams) -> list
         results = llm.generate(prompts, step_params, use_tqdm=False)
         candidates: dict[int, list[BeamSearchSequence]] = {id(search): [] for search, _ in live}
         for (search, beam), result in zip(live, results, strict=True):
-            candidates[id(search)].extend(_extensions(beam, result))
+            candidates[id(search)].extend(extend_beam(beam, result))
         for search in searches:
             if id(search) in candidates:
-                _select(search, candidates[id(search)], params, eos_token_ids)
+                select_beams(search, candidates[id(search)], params, eos_token_ids)
     tokenizer = llm.llm_engine.tokenizer
     for search in searches:
-        _finish(search, params, eos_token_ids, tokenizer)
+        finish_search(search, params, eos_token_ids, tokenizer)
     return searches
 
 
-def _extensions(beam: BeamSearchSequence, result: RequestOutput) -> Iterator[BeamSearchSequence]:
+def extend_beam(beam: BeamSearchSequence, result: RequestOutput) -> Iterator[BeamSearchSequence]:
     """Yield the beam extended by each of the candidates for its next token."""
     completion = result.outputs[0]
     if completion.finish_reason == "error":
@@ -135,8 +140,8 @@ def _extensions(beam: BeamSearchSequence, result: RequestOutput) -> Iterator[Bea
         )
 
 
-def _select(
-    search: _Search,
+def select_beams(
+    search: BeamSearch,
     candidates: Sequence[BeamSearchSequence],
     params: BeamSearchParams,
     eos_token_ids: Collection[int],
@@ -152,9 +157,10 @@ def _select(
     search.beams = _best(going_on, params, eos_token_ids)
 
 
-def _finish(
-    search: _Search, params: BeamSearchParams, eos_token_ids: Collection[int], tokenizer: Tokenizer | None
+def finish_search(
+    search: BeamSearch, params: BeamSearchParams, eos_token_ids: Collection[int], tokenizer: Tokenizer | None
 ) -> None:
+    """End a search: its beams compete with what has ended before, and get their text."""
     for beam in search.beams:
         beam.finish_reason = "length"
     search.completed = _best([*search.completed, *search.beams], params, eos_token_ids)

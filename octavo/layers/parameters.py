@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.layers.linear import Linear
+from octavo.loader.compact import CompactMatrix
 from octavo.loader.weights import WeightSource
 from octavo.ops.interface import Float, Ops, Weight
 
@@ -29,7 +30,9 @@ class Parameters:
 
     def table(self, name: str, rows: int, columns: int) -> Weight:
         """Pack `name`.weight [rows, columns] as it is stored."""
-        return self.ops.pack([self.source.get(f"{name}.weight", (rows, columns)).float32()])
+        tensor = self.source.get(f"{name}.weight", (rows, columns))
+        matrix = tensor.compact()
+        return self.ops.pack([tensor.float32() if matrix is None else matrix])
 
     def linear(self, names: Sequence[str], out_sizes: Sequence[int], in_features: int, bias: bool) -> Linear:
         """Stack the projections `names` of one input into one Linear; `bias`: each has one."""
@@ -41,7 +44,10 @@ class Parameters:
         biases = [self.vector(f"{name}.bias", size) for name, size in zip(names, out_sizes, strict=True)]
         return Linear(weight, np.concatenate(biases))
 
-    def _matrix(self, name: str, out_features: int, in_features: int) -> Float:
-        if self.transposed:
-            return np.ascontiguousarray(self.source.get(name, (in_features, out_features)).float32().T)
-        return self.source.get(name, (out_features, in_features)).float32()
+    def _matrix(self, name: str, out_features: int, in_features: int) -> Float | CompactMatrix:
+        shape = (in_features, out_features) if self.transposed else (out_features, in_features)
+        tensor = self.source.get(name, shape)
+        matrix = tensor.compact(self.transposed)
+        if matrix is not None:
+            return matrix
+        return np.ascontiguousarray(tensor.float32().T) if self.transposed else tensor.float32()

@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from octavo.ops.interface import Float
 
 
-class Rope(Protocol):
-    """One rotation: which dimensions turn how fast."""
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """One rotation: which dimensions turn how fast. As it stands the plain one, frequencies theta^(-2i/dim)."""
+
+    theta: float
+    dim: int
 
     def inverse_frequencies(self, max_length: int) -> Float:
-        """Return [rotary_dim / 2] float32, radians per position."""
-        ...
+        """Return [dim / 2] float32, radians per position."""
+        return _inverse_powers(self.theta, self.dim)
 
     def magnitude(self) -> float:
         """Return the factor on cosine and sine."""
-        ...
+        return 1.0
 
 
 def cos_sin_table(rope: Rope, max_length: int) -> Float:
@@ -50,40 +53,19 @@ def _inverse_powers(theta: float, dim: int, divisors: float | Float = 1.0) -> Fl
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultRope:
-    """Frequencies theta^(-2i/dim)."""
-
-    theta: float
-    dim: int
-
-    def inverse_frequencies(self, max_length: int) -> Float:
-        return _inverse_powers(self.theta, self.dim)
-
-    def magnitude(self) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class LinearRope:
+class LinearRope(Rope):
     """Positions divided by `factor`."""
 
-    theta: float
-    dim: int
     factor: float
 
     def inverse_frequencies(self, max_length: int) -> Float:
         return _inverse_powers(self.theta, self.dim) / np.float32(self.factor)
 
-    def magnitude(self) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True, slots=True)
-class DynamicRope:
+class DynamicRope(Rope):
     """NTK-aware: beyond the original length the base grows with the sequence (see the module's docstring)."""
 
-    theta: float
-    dim: int
     factor: float
     original_length: int
 
@@ -92,16 +74,11 @@ class DynamicRope:
         stretch = self.factor * length / self.original_length - (self.factor - 1)
         return _inverse_powers(self.theta * stretch ** (self.dim / (self.dim - 2)), self.dim)
 
-    def magnitude(self) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True, slots=True)
-class YarnRope:
+class YarnRope(Rope):
     """YaRN (arXiv 2309.00071): fast dimensions keep their frequency, slow ones are interpolated, a ramp between."""
 
-    theta: float
-    dim: int
     factor: float
     original_length: int
     attention_factor: float | None = None
@@ -142,11 +119,9 @@ class YarnRope:
 
 
 @dataclass(frozen=True, slots=True)
-class Llama3Rope:
+class Llama3Rope(Rope):
     """Llama 3.1: long wavelengths divided by `factor`, short ones kept, a smooth passage between."""
 
-    theta: float
-    dim: int
     factor: float
     original_length: int
     low_freq_factor: float
@@ -160,19 +135,14 @@ class Llama3Rope:
         mixed: Float = (1 - kept_share) * frequencies / np.float32(self.factor) + kept_share * frequencies
         return mixed
 
-    def magnitude(self) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True, slots=True)
-class LongRope:
+class LongRope(Rope):
     """LongRoPE (arXiv 2402.13753): one divisor per dimension, a set for short and one for long contexts.
 
     factor: how much longer than the original length the model's positions reach; sets the magnitude
     """
 
-    theta: float
-    dim: int
     factor: float
     original_length: int
     short_factors: tuple[float, ...]

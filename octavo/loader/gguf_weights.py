@@ -1,18 +1,28 @@
-"""The tensors of a GGUF file under their Hugging Face names, in float32 and in the Hugging Face convention."""
+"""The tensors of a GGUF file under their Hugging Face names and in the Hugging Face convention."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.compact import GROUP_SIZES, BlockMatrix, CompactMatrix, HalfMatrix
 from octavo.loader.gguf_config import attention_heads
 from octavo.loader.gguf_file import GGUFFile, GGUFTensorInfo
 from octavo.loader.gguf_names import Change, hf_name
 from octavo.loader.weights import check_shape
+from octavo.log import get_logger
 
+logger = get_logger(__name__)
+_T = TypeVar("_T", np.float32, np.uint8)
+
+_HALF_TYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"F16": "float16", "BF16": "bfloat16"}
+_FLOAT_TYPES = ("F32", "F64")
 # Read by gguf_config as part of the rope parameters; no model asks for them.
 _CONFIG_TENSORS = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 
@@ -70,6 +80,24 @@ class GGUFTensor:
         """
         return np.ascontiguousarray(self._undo_change(dequantize(self.file, self.info)))
 
+    def compact(self, transposed: bool = False) -> CompactMatrix | None:
+        """Return the matrix in the file's blocks, or as 16-bit numbers; None for vectors and for every other type."""
+        if len(self.info.shape) != 2 or (self.change is Change.TRANSPOSED) != transposed:
+            return None
+        if self.change is Change.NORM_PLUS_ONE:
+            return None
+        rows = stored_rows(self.file, self.info)
+        if self.change in (Change.QUERY_ROWS, Change.KEY_ROWS):
+            rows = _split_rotary_halves(rows, self.num_heads, self)
+        kind = _HALF_TYPES.get(self.info.type.name)
+        if kind is not None:
+            return HalfMatrix(kind, np.require(rows, requirements=["C", "A"]).view(np.uint16))
+        if self.info.type.name in GROUP_SIZES:
+            return BlockMatrix(self.info.type.name, rows, self.info.shape[1])
+        if self.info.type.name not in _FLOAT_TYPES:
+            _warn_of_unpacked_type(self.info.type.name, str(self.file.path))
+        return None
+
     def _undo_change(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.change is Change.TRANSPOSED:
             return values.T
@@ -80,6 +108,22 @@ class GGUFTensor:
         return values
 
 
+@functools.cache
+def _warn_of_unpacked_type(type_name: str, path: str) -> None:
+    logger.warning(
+        "%s: tensors of the type %s are kept and computed in float32, which takes much more memory and time; "
+        "prefer a file of another quantisation, such as Q4_K_M",
+        path,
+        type_name,
+    )
+
+
+def stored_rows(file: GGUFFile, info: GGUFTensorInfo) -> NDArray[np.uint8]:
+    """Return a tensor's bytes as they are stored, [rows, bytes of a row]: a view of the file."""
+    row_bytes = info.shape[-1] // info.type.block_size * info.type.block_bytes
+    return file.tensor_bytes(info).reshape(-1, row_bytes)
+
+
 def dequantize(file: GGUFFile, info: GGUFTensorInfo) -> NDArray[np.float32]:
     """Return a tensor's values [*info.shape] as stored, in float32.
 
@@ -88,9 +132,8 @@ def dequantize(file: GGUFFile, info: GGUFTensorInfo) -> NDArray[np.float32]:
     from gguf import GGMLQuantizationType  # imported late: 40 ms, and only GGUF models need it
     from gguf.quants import dequantize as dequantize_rows
 
-    row_bytes = info.shape[-1] // info.type.block_size * info.type.block_bytes
     # A file may align its data to less than 4 bytes; a view as float32 needs an aligned buffer.
-    rows = np.require(file.tensor_bytes(info).reshape(-1, row_bytes), requirements=["C"])
+    rows = np.require(stored_rows(file, info), requirements=["C"])
     if rows.ctypes.data % 4:
         rows = rows.copy()
     try:
@@ -104,7 +147,7 @@ def dequantize(file: GGUFFile, info: GGUFTensorInfo) -> NDArray[np.float32]:
     return result
 
 
-def _split_rotary_halves(values: NDArray[np.float32], num_heads: int, tensor: GGUFTensor) -> NDArray[np.float32]:
+def _split_rotary_halves(values: NDArray[_T], num_heads: int, tensor: GGUFTensor) -> NDArray[_T]:
     """Reorder each head's rows from rotary pairs (2i, 2i+1) to Hugging Face's (i, i + head_dim / 2)."""
     num_rows = values.shape[0]
     if num_rows % (2 * num_heads):

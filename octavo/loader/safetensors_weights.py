@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
+from octavo.loader.compact import CompactMatrix, HalfMatrix
 from octavo.loader.local_files import map_file, read_json_object
 from octavo.loader.weights import check_shape
 
@@ -25,6 +26,7 @@ INDEX_FILE = "model.safetensors.index.json"
 
 # What can be read as float32; NumPy has no bfloat16, so it is read as its bits.
 _READABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_HALF_KINDS: Mapping[str, Literal["float16", "bfloat16"]] = {"F16": "float16", "BF16": "bfloat16"}
 _DTYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16,
     "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6,
@@ -86,6 +88,14 @@ class SafetensorsTensor:
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
         # Headers may end at an odd address; a copy is aligned.
         return np.require(stored.astype(np.float32, copy=False), requirements=["C", "A"])
+
+    def compact(self, transposed: bool = False) -> CompactMatrix | None:
+        """Return a 16-bit matrix as it is: a view of the file where that can be. None for other dtypes."""
+        kind = _HALF_KINDS.get(self.dtype)
+        if kind is None or len(self.shape) != 2:
+            return None
+        stored = np.frombuffer(self.file.buffer, "<u2", math.prod(self.shape), self.offset).reshape(self.shape)
+        return HalfMatrix(kind, np.require(stored.T if transposed else stored, requirements=["C", "A"]))
 
 
 class SafetensorsFile:

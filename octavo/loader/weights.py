@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError
+from octavo.loader.compact import CompactMatrix
 
 
 class HostTensor(Protocol):
@@ -18,6 +19,13 @@ class HostTensor(Protocol):
 
     def float32(self) -> NDArray[np.float32]:
         """Read and, where needed, dequantise: a C-contiguous float32 array of `shape`, possibly a read-only view."""
+        ...
+
+    def compact(self, transposed: bool = False) -> CompactMatrix | None:
+        """Return a matrix in the file's own compact format, or None where it has none that a backend could pack.
+
+        transposed: the transpose of `shape` is wanted, where the format allows.
+        """
         ...
 
 

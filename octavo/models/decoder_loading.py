@@ -100,14 +100,14 @@ class _Loading:
         if head is None or f"{name}.weight" not in listed:
             table = parameters.table(head or name, *size)
             return table, table
+        table, head_table = parameters.table(name, *size), parameters.table(head, *size)
         matrix, head_matrix = (source.get(f"{tensor}.weight", size).float32() for tensor in (name, head))
-        table = parameters.ops.pack([matrix])
         if np.array_equal(matrix, head_matrix):
             return table, table
         logger.warning(
             "The config says tie_word_embeddings=true, but the checkpoint's %s differs from %s: using both", head, name
         )
-        return table, parameters.ops.pack([head_matrix])
+        return table, head_table
 
     def position_embedding(self) -> Embedding:
         name = f"{self.root}{self.names.positions}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from octavo.errors import CheckpointError, UnsupportedError
-from octavo.layers.rotary import DefaultRope, DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
+from octavo.layers.rotary import DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
 from octavo.loader.hf_config import HFConfig
 
 MAX_POSITION = 2**24  # the position tables grow with it; the longest contexts of real models are 10 million tokens
@@ -151,7 +151,7 @@ class _RopeInput:
 
 
 def _read_default(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:
-    return DefaultRope(theta, rotary_dim)
+    return Rope(theta, rotary_dim)
 
 
 def _read_linear(source: _RopeInput, theta: float, rotary_dim: int) -> Rope:

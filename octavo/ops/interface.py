@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.loader.compact import CompactMatrix
+
 if TYPE_CHECKING:
     from octavo.ops.tape import ModelFunctions, Tape, TapeLimits
 
@@ -72,8 +74,12 @@ class Ops(Protocol):
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def pack(self, matrices: Sequence[Float]) -> Weight:
-        """Pack matrices [O_i, I] float32, stacked along the output axis, for `linear` and `embedding`."""
+    def pack(self, matrices: Sequence[Float | CompactMatrix]) -> Weight:
+        """Pack matrices [O_i, I], stacked along the output axis, for `linear` and `embedding`.
+
+        Each may come in a format of its own and keeps it: no weight is rounded again, and `embedding` and `dequantized`
+        give exactly the weights that the format defines.
+        """
         ...
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -87,7 +93,13 @@ class Ops(Protocol):
         ...
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
-        """Return x @ weight.T + bias: x [T, I], bias [O]; result [T, O]. Each output sums over I in index order."""
+        """Return x @ weight.T + bias: x [T, I], bias [O]; result [T, O]. Each output sums over I in index order.
+
+        Where the weight is quantised, each row of x is first rounded per group of the weight's group size (16 or 32;
+        the last group filled with zeros): scale = (max - min) / 254, zero = (max + min) / 2,
+        code = rint((x - zero) / scale) in -127 .. 127, x = scale * code + zero. A group that holds a NaN or an infinity
+        makes every output NaN. Float32 and 16-bit matrices take x as it is.
+        """
         ...
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:

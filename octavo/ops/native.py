@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.tape import ModelFunctions, TapeLimits
@@ -28,8 +29,11 @@ class NativeOps:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def pack(self, matrices: Sequence[Float]) -> Weight:
-        return _native.pack(list(matrices))
+    def pack(self, matrices: Sequence[Float | CompactMatrix]) -> Weight:
+        builder = _native.WeightBuilder()
+        for matrix in matrices:
+            _add_matrix(builder, matrix)
+        return builder.pack()
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -124,6 +128,27 @@ class NativeOps:
         self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
     ) -> Int:
         return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
+
+
+def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -> None:
+    if isinstance(matrix, BlockMatrix):
+        builder.add_blocks(matrix.type_name, matrix.blocks)
+    elif isinstance(matrix, QuantizedMatrix):
+        bias = 0 if matrix.codes.dtype == np.uint8 else 128 if matrix.bits == 8 else 8
+        codes = matrix.codes.view(np.uint8) + np.uint8(bias) if bias else matrix.codes.view(np.uint8)
+        minimums = None if matrix.minimums is None else _as_stored(matrix.minimums)
+        builder.add_groups(matrix.bits, matrix.group_size, codes, _as_stored(matrix.scales), minimums)
+    elif isinstance(matrix, HalfMatrix):
+        builder.add_floats(matrix.dequantized())
+    else:
+        builder.add_floats(matrix)
+
+
+def _as_stored(scales: NDArray[np.float32] | NDArray[np.float16]) -> NDArray[np.float32] | NDArray[np.uint16]:
+    """Return float16 as its bits, which the extension takes."""
+    if scales.dtype == np.float16:
+        return scales.view(np.uint16)
+    return scales.astype(np.float32, copy=False)
 
 
 def _packed(weight: Weight) -> _native.Weight:

@@ -13,28 +13,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.loader.compact import CompactMatrix
 from octavo.ops import reference_sampling
 from octavo.ops.checks import check_array, check_range
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceWeight:
-    """A matrix kept as it came: [out_features, in_features] float32."""
+    """A matrix [out_features, in_features] as parts in float32, stacked along the output axis."""
 
-    matrix: Float
+    parts: tuple[ReferencePart, ...]
 
     @property
     def out_features(self) -> int:
-        return int(self.matrix.shape[0])
+        return sum(int(part.matrix.shape[0]) for part in self.parts)
 
     @property
     def in_features(self) -> int:
-        return int(self.matrix.shape[1])
+        return int(self.parts[0].matrix.shape[1])
 
     def dequantized(self) -> Float:
-        return self.matrix.copy()
+        return np.concatenate([part.matrix for part in self.parts], axis=0)
 
 
 class ReferenceOps:
@@ -47,19 +49,24 @@ class ReferenceOps:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def pack(self, matrices: Sequence[Float]) -> Weight:
+    def pack(self, matrices: Sequence[Float | CompactMatrix]) -> Weight:
         if not matrices:
             raise ValueError("pack needs at least one matrix, got none")
-        for matrix in matrices:
-            check_array("matrix", matrix, (None, matrices[0].shape[-1]))
-        return ReferenceWeight(np.concatenate(matrices, axis=0) if len(matrices) > 1 else matrices[0])
+        parts = [reference_part(matrix) for matrix in matrices]
+        for part in parts:
+            check_array("matrix", part.matrix, (None, parts[0].matrix.shape[-1]))
+        if all(part.group_size is None for part in parts) and len(parts) > 1:
+            # one product rather than several: the same sums as for an unstacked weight
+            parts = [ReferencePart(np.concatenate([part.matrix for part in parts], axis=0), None)]
+        return ReferenceWeight(tuple(parts))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def embedding(self, token_ids: Int, table: Weight) -> Float:
         check_array("token_ids", token_ids, (None,), np.int32)
         check_range("token_ids", token_ids, table.out_features)
-        return _matrix(table)[token_ids]
+        parts = _parts(table)
+        return (parts[0].matrix if len(parts) == 1 else table.dequantized())[token_ids]
 
     def take_rows(self, x: Float, rows: Int) -> Float:
         check_array("x", x, (None, None))
@@ -69,7 +76,11 @@ class ReferenceOps:
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         check_array("x", x, (None, weight.in_features))
-        product: Float = x @ _matrix(weight).T
+        products: list[Float] = [
+            (x if part.group_size is None else round_activations(x, part.group_size)) @ part.matrix.T
+            for part in _parts(weight)
+        ]
+        product = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
         if bias is None:
             return product
         check_array("bias", bias, (weight.out_features,))
@@ -180,10 +191,10 @@ class ReferenceOps:
     sample = staticmethod(reference_sampling.sample)
 
 
-def _matrix(weight: Weight) -> Float:
+def _parts(weight: Weight) -> tuple[ReferencePart, ...]:
     if not isinstance(weight, ReferenceWeight):
         raise ValueError(f"weight must be packed by the reference ops, got {type(weight).__name__}")
-    return weight.matrix
+    return weight.parts
 
 
 def _softcap(x: Float, cap: float) -> Float:

@@ -80,7 +80,7 @@ def _text_part(part: object, message_index: int, part_index: int) -> dict[str, A
     if not isinstance(part, Mapping):
         raise _wrong(f"{where} must be a string or an object with a type, got {type(part).__name__}")
     kind = part.get("type", "text")
-    key = _TEXT_KEYS.get(kind)
+    key = _TEXT_KEYS.get(kind) if isinstance(kind, str) else None
     if key is None:
         raise UnsupportedError(f"{where} has type {kind!r}; this model takes text only (type 'text')")
     text = part.get(key)
@@ -110,7 +110,7 @@ def _parse_arguments(arguments: str, where: str) -> Any:
         return {}
     try:
         return json.loads(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong(f"{where}.function.arguments must be JSON, got {arguments!r:.200} ({error})") from None
 
 

@@ -14,6 +14,7 @@ from octavo.errors import InvalidRequestError
 from octavo.tokenizers.chat_messages import ContentFormat, normalize_messages, plain_value
 from octavo.tokenizers.chat_messages import Message as Message  # part of this module's interface
 from octavo.tokenizers.template_budget import TemplateBudget
+from octavo.types.sampling_checks import as_bool, wrong
 
 if TYPE_CHECKING:
     from octavo.tokenizers.template_environment import CompiledTemplate
@@ -95,6 +96,16 @@ def detect_content_format(source: str) -> ContentFormat:
 
 
 def _check_options(options: ChatOptions) -> None:
+    if options.chat_template is not None and not isinstance(options.chat_template, str):
+        raise wrong("chat_template", "the text or the name of a template", options.chat_template)
+    as_bool("add_generation_prompt", options.add_generation_prompt)
+    as_bool("continue_final_message", options.continue_final_message)
+    for name, objects in (("tools", options.tools), ("documents", options.documents)):
+        is_list = isinstance(objects, (list, tuple)) and all(isinstance(item, Mapping) for item in objects)
+        if objects is not None and not is_list:
+            raise wrong(name, "a list of objects", objects)
+    if not isinstance(options.template_arguments, Mapping):
+        raise wrong("chat_template_kwargs", "a mapping", options.template_arguments)
     if options.add_generation_prompt and options.continue_final_message:
         raise InvalidRequestError(
             "add_generation_prompt and continue_final_message exclude each other: a new turn cannot begin while the "

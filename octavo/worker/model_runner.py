@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
-from octavo.loader.open import open_weights
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 from octavo.ops.tape import ForwardInputs, TapeLimits
+from octavo.quantization.open import open_model_weights
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.messages import PackedLogprobs
@@ -46,7 +46,7 @@ class ModelRunner:
     # -- start ---------------------------------------------------------------------------------------------------------
 
     def load_model(self, checkpoint: Checkpoint) -> None:
-        weights = open_weights(checkpoint, self._config.load)
+        weights = open_model_weights(checkpoint, self._config.load)
         self.model = build_model(checkpoint.config, weights, self.ops, self._config.model.max_model_len)
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:

@@ -25,7 +25,7 @@ def test_neutral_values_of_unbuilt_options_are_accepted():
     [
         ("enable_lora", True, "LoRA"),
         ("speculative_config", {"method": "ngram"}, "speculative"),
-        ("quantization", "awq", "float32"),
+        ("quantization_config", {"bits": 4}, "checkpoint says"),
         ("runner", "pooling", "generation"),
     ],
 )

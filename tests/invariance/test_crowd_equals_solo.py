@@ -50,10 +50,10 @@ def solo(folder, prompt: list[int], params: SamplingParams) -> RequestOutput:
 def test_crowd_equals_solo(folders, seed):
     folder = folders[sorted(folders)[seed % len(folders)]]
     workload = random_workload(seed)
-    llm = LLM(model=str(folder), max_model_len=256, **workload.engine)
+    llm = LLM(model=str(folder), **workload.engine)
     prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
-    crowd = llm.generate(prompts, workload.params, use_tqdm=False)
-    again = llm.generate(prompts, workload.params, use_tqdm=False)
+    crowd = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
+    again = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     for prompt, params, first, second in zip(workload.prompts, workload.params, crowd, again, strict=True):
         alone = comparable(solo(folder, prompt, params))
         assert comparable(first) == alone, f"in a crowd, cold cache: {params}"
@@ -65,8 +65,8 @@ def test_the_workloads_do_preempt(folders):
     preemptions = 0
     for seed in range(0, 24, 2):
         workload = random_workload(seed)
-        llm = LLM(model=str(folders["gemma3"]), max_model_len=256, **workload.engine)
+        llm = LLM(model=str(folders["gemma3"]), **workload.engine)
         prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
-        llm.generate(prompts, workload.params, use_tqdm=False)
+        llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
         preemptions += sum(metric.value for metric in llm.get_metrics() if metric.name.endswith("num_preemptions"))
-    assert preemptions > 5
+    assert preemptions > 5, preemptions

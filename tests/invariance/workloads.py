@@ -9,6 +9,8 @@ from typing import Any
 from octavo import SamplingParams
 from tests.tiny_models import VOCAB_SIZE
 
+MAX_MODEL_LEN = 256
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -16,6 +18,7 @@ class Workload:
 
     prompts: list[list[int]]
     params: list[SamplingParams]
+    priorities: list[int] | None
     engine: dict[str, Any]
 
 
@@ -31,19 +34,27 @@ def random_workload(seed: int, max_prompt_len: int = 90) -> Workload:
     params = [_random_params(rng) for _ in prompts]
     longest = max(len(p) + (q.max_tokens or 0) for p, q in zip(prompts, params, strict=True))
     block_size = rng.choice([4, 8, 16])
-    # two to four of the longest sequences, over at most three groups of layers: preemption is certain for many
-    num_blocks = 3 * (-(-longest // block_size) + 2) * rng.randint(1, 3)
+    # one or two of the longest sequences, over at most three groups of layers: preemption is certain for many
+    num_blocks = 3 * (-(-longest // block_size) + 2) * rng.choice([1, 1, 2])
     max_num_seqs = rng.randint(2, 12)
+    chunked, by_priority = rng.random() < 0.85, rng.random() < 0.3
+    budget = rng.choice([5, 16, 33, 64, 256]) if chunked else MAX_MODEL_LEN
     engine = {
+        "max_model_len": MAX_MODEL_LEN,
         "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max(max_num_seqs, rng.choice([5, 16, 33, 64, 256])),
+        "max_num_batched_tokens": max(max_num_seqs, budget),
+        "enable_chunked_prefill": chunked,
+        "scheduling_policy": "priority" if by_priority else "fcfs",
+        "watermark": rng.choice([0.0, 0.0, 0.1]),
+        "max_num_partial_prefills": rng.choice([1, 2, 8]),
         "block_size": block_size,
         "num_gpu_blocks_override": num_blocks,
         "enable_prefix_caching": rng.random() < 0.7,
         "long_prefill_token_threshold": rng.choice([0, 8, 32]),
         "scheduler_reserve_full_isl": rng.random() < 0.5,
     }
-    return Workload(prompts, params, engine)
+    priorities = [rng.randint(-2, 2) for _ in prompts] if by_priority else None
+    return Workload(prompts, params, priorities, engine)
 
 
 def _random_params(rng: random.Random) -> SamplingParams:

@@ -9,7 +9,7 @@ from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.linear import Linear
 from octavo.layers.norm import LayerNorm, NoNorm, RMSNorm
 from octavo.layers.parameters import Parameters
-from octavo.layers.rotary import DefaultRope, DynamicRope, LinearRope, LongRope, YarnRope, cos_sin_table
+from octavo.layers.rotary import DynamicRope, LinearRope, LongRope, Rope, YarnRope, cos_sin_table
 from octavo.ops.reference import ReferenceOps
 from octavo.types.kv_spec import FullAttentionSpec, SlidingWindowSpec
 from tests.models.harness import ArrayWeights
@@ -25,19 +25,19 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def test_the_table_holds_cosines_left_and_sines_right() -> None:
-    table = cos_sin_table(DefaultRope(100.0, 4), 7)
+    table = cos_sin_table(Rope(100.0, 4), 7)
     assert table.dtype == np.float32 and table.shape == (7, 4)
     angles = np.arange(7)[:, None] * np.array([1.0, 100.0**-0.5])
     np.testing.assert_allclose(table, np.concatenate([np.cos(angles), np.sin(angles)], axis=1), rtol=0, atol=1e-6)
 
 
 def test_linear_is_the_default_at_a_fraction_of_the_position() -> None:
-    scaled, plain = cos_sin_table(LinearRope(100.0, 8, 4.0), 41), cos_sin_table(DefaultRope(100.0, 8), 11)
+    scaled, plain = cos_sin_table(LinearRope(100.0, 8, 4.0), 41), cos_sin_table(Rope(100.0, 8), 11)
     np.testing.assert_allclose(scaled[::4], plain, rtol=0, atol=1e-6)
 
 
 def test_dynamic_and_longrope_choose_by_the_longest_sequence_admitted() -> None:
-    plain = DefaultRope(100.0, 8).inverse_frequencies(0)
+    plain = Rope(100.0, 8).inverse_frequencies(0)
     dynamic = DynamicRope(100.0, 8, factor=2.0, original_length=32)
     np.testing.assert_array_equal(dynamic.inverse_frequencies(32), plain)
     assert (dynamic.inverse_frequencies(64)[1:] < plain[1:]).all()

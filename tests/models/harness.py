@@ -95,6 +95,9 @@ class ArrayTensor:
     def float32(self) -> NDArray[np.float32]:
         return np.ascontiguousarray(self.array, dtype=np.float32)
 
+    def compact(self, transposed: bool = False) -> None:
+        return None
+
 
 @dataclass
 class ArrayWeights:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.errors import CheckpointError, OctavoError, UnsupportedError
-from octavo.layers.rotary import DefaultRope, LinearRope
+from octavo.layers.rotary import LinearRope, Rope
 from octavo.loader.hf_config import HFConfig
 from octavo.models import gemma2, gemma3, granite, llama, mistral, phi3, qwen2, qwen3, smollm3, starcoder2
 from octavo.models.registry import ARCHITECTURES, describe
@@ -89,7 +89,7 @@ def test_gemma3_rotations_in_both_spellings() -> None:
             "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
         },
     )
-    expected = {None: LinearRope(5e5, 256, 8.0), 4096: DefaultRope(2e3, 256)}
+    expected = {None: LinearRope(5e5, 256, 8.0), 4096: Rope(2e3, 256)}
     for spelling in (old, new):
         decoder = gemma3.read_config(spelling)
         assert {
@@ -98,8 +98,8 @@ def test_gemma3_rotations_in_both_spellings() -> None:
         # 256 already includes the factor: it is not applied again
         assert decoder.max_position == 256
     assert {layer.rope for layer in gemma3.read_config(config(num_hidden_layers=6)).layers} == {
-        DefaultRope(1e6, 256),
-        DefaultRope(1e4, 256),
+        Rope(1e6, 256),
+        Rope(1e4, 256),
     }
 
 
@@ -112,7 +112,7 @@ def test_smollm3_layers_without_rotation() -> None:
     assert rotates(no_rope_layers=[0, 1, 1, 1]) == [False, True, True, True]
     with pytest.raises(CheckpointError, match="no_rope_layers"):
         smollm3.read_config(config(no_rope_layers=[1, 0]))
-    assert smollm3.read_config(config()).layers[0].rope == DefaultRope(2e6, 16)
+    assert smollm3.read_config(config()).layers[0].rope == Rope(2e6, 16)
 
 
 # -- other values ------------------------------------------------------------------------------------------------------

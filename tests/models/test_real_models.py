@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from octavo.config import LoadConfig
 from octavo.loader.catalog import pull
-from octavo.loader.open import open_weights
 from octavo.loader.resolve import open_checkpoint
 from octavo.models.registry import build_model
+from octavo.quantization.open import open_model_weights
 from tests.models.harness import PagedRun, available_ops, transformers_logits
 
 # "The lighthouse keeper counted the ships every evening and wrote the number into a thick blue book. On the first of
@@ -30,8 +30,9 @@ def test_smollm2_logits_match_transformers_on_a_real_prompt() -> None:
     )
     expected = transformers_logits(expected_model.eval(), PROMPT)
 
-    checkpoint = open_checkpoint(str(path), LoadConfig())
+    load_config = LoadConfig(exact=True)
+    checkpoint = open_checkpoint(str(path), load_config)
     for ops in available_ops():
-        model = build_model(checkpoint.config, open_weights(checkpoint, LoadConfig()), ops, 64)
+        model = build_model(checkpoint.config, open_model_weights(checkpoint, load_config), ops, 64)
         logits = PagedRun(model, ops, block_size=16).run(PROMPT, [10, 1, 26])
         np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-3)

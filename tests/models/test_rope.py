@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 
 from octavo.errors import CheckpointError, UnsupportedError
-from octavo.layers.rotary import DefaultRope, LongRope, YarnRope, cos_sin_table
+from octavo.layers.rotary import LongRope, Rope, YarnRope, cos_sin_table
 from octavo.loader.hf_config import HFConfig
 from octavo.models.registry import build_model, describe
 from octavo.models.rope_reading import max_position, read_rope
@@ -173,8 +173,8 @@ def test_both_spellings_read_alike(name: str) -> None:
 
 def test_a_config_without_any_rope_keys_takes_the_default_base() -> None:
     config = HFConfig({"max_position_embeddings": 64, "rope_scaling": None})
-    assert read_rope(config, 16) == DefaultRope(10_000.0, 16)
-    assert read_rope(config, 16, theta=5.0) == DefaultRope(5.0, 16)
+    assert read_rope(config, 16) == Rope(10_000.0, 16)
+    assert read_rope(config, 16, theta=5.0) == Rope(5.0, 16)
 
 
 def test_su_is_longrope_and_phi3_yarn_too() -> None:
@@ -230,7 +230,7 @@ def test_a_scaling_that_cannot_be_honoured_is_refused_by_name(
 def test_positions_of_a_million_are_computed_in_one_precision_with_transformers() -> None:
     model = random_model(LlamaConfig(**TINY))
     positions = np.array([0, 1, 4095, 131_071, 999_999])
-    table = cos_sin_table(DefaultRope(10_000.0, 16), 1_000_000)[positions]
+    table = cos_sin_table(Rope(10_000.0, 16), 1_000_000)[positions]
     cos, sin = model.model.rotary_emb(torch.zeros(1, dtype=torch.float32), torch.tensor(positions)[None])
     np.testing.assert_allclose(table[:, :8], cos[0, :, :8].numpy(), rtol=0, atol=1e-6)
     np.testing.assert_allclose(table[:, 8:], sin[0, :, :8].numpy(), rtol=0, atol=1e-6)

@@ -148,7 +148,7 @@ def test_bad_arguments_are_refused(native: Ops) -> None:
         native.linear(x, ReferenceOps().pack([random(5, 8)]))
     with pytest.raises(ValueError, match="at least one matrix"):
         native.pack([])
-    with pytest.raises(ValueError, match=r"\[\*, 8\]"):
+    with pytest.raises(ValueError, match="8 input features"):
         native.pack([random(5, 8), random(5, 9)])
     with pytest.raises(ValueError, match="empty"):
         native.pack([random(0, 8)])

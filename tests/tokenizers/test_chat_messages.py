@@ -87,6 +87,7 @@ def test_the_callers_messages_are_not_changed():
         ([assistant(tool_calls=3)], r"tool_calls must be a list"),
         ([assistant(tool_calls=["x"])], r"tool_calls\[0\] must be an object"),
         ([assistant(tool_calls=[call("{broken")])], r"tool_calls\[0\]\.function\.arguments must be JSON"),
+        ([assistant(tool_calls=[call("[" * 100_000)])], r"tool_calls\[0\]\.function\.arguments must be JSON"),
         ([assistant(custom=nested(1000))], "nested deeper than 100 levels"),
         ([assistant(custom=object())], "plain JSON values, got object"),
     ],
@@ -95,6 +96,11 @@ def test_wrong_conversations_are_refused_with_the_place(messages, complaint):
     with pytest.raises(InvalidRequestError, match=complaint) as caught:
         normalize_messages(messages, "string")
     assert caught.value.parameter == "messages"
+
+
+def test_a_part_whose_type_is_no_text_is_refused():
+    with pytest.raises(UnsupportedError, match=r"content\[0\] has type \[\]"):
+        normalize_messages([{"role": "user", "content": [{"type": [], "text": "a"}]}], "string")
 
 
 def test_images_are_refused_as_unsupported():

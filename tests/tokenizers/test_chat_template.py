@@ -89,6 +89,26 @@ def test_generation_prompt_and_continuation_exclude_each_other():
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("chat_template", 5),
+        ("chat_template", ["{{ messages }}"]),
+        ("tools", 5),
+        ("tools", "search"),
+        ("tools", ["search"]),
+        ("tools", {"type": "function"}),
+        ("add_generation_prompt", "no"),
+        ("continue_final_message", 1),
+        ("template_arguments", 5),
+        ("template_arguments", [("a", 1)]),
+    ],
+)
+def test_options_of_a_wrong_type_are_refused_by_name(name, value):
+    with pytest.raises(InvalidRequestError, match=name.replace("template_arguments", "chat_template_kwargs")):
+        render_chat(tokenizer(), [USER], ChatOptions(**{name: value}))
+
+
+@pytest.mark.parametrize(
     "name", ["tokenize", "chat_template", "conversation", "messages", "tools", "add_generation_prompt", "bos_token"]
 )
 def test_reserved_template_arguments_are_refused(name):

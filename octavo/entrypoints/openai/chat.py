@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
+from octavo.entrypoints.beam_search import one_step_params
+from octavo.entrypoints.openai.beams import beam_params, check_without_beams, run_beams
 from octavo.entrypoints.openai.conversations import Conversation, answering_role, final_text, render_conversation
 from octavo.entrypoints.openai.generation import Job, check_job, run_to_end, stream
 from octavo.entrypoints.openai.http import DONE, Events, event
@@ -24,12 +26,18 @@ from octavo.entrypoints.openai.protocol.chat import (
     ChatMessage,
 )
 from octavo.entrypoints.openai.protocol.common import Usage
-from octavo.entrypoints.openai.sampling import check_best_of, to_sampling_params, tokenization_kwargs
+from octavo.entrypoints.openai.sampling import (
+    check_best_of,
+    check_num_sequences,
+    to_sampling_params,
+    tokenization_kwargs,
+)
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
 from octavo.entrypoints.openai.usage import StreamUsage, UsageCounter, check_stream_options, total_usage
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.types.outputs import CompletionOutput
+from octavo.types.sampling_params import BeamSearchParams
 
 
 async def create_chat_completion(
@@ -39,6 +47,7 @@ async def create_chat_completion(
     model = server.model_name(request.model)
     refuse_unbuilt(request)
     check_best_of(request)
+    check_without_beams(request)
     check_stream_options(request)
     _check_tools(request)
     ids = new_request_ids("chatcmpl", context.request_id, request.request_id)
@@ -52,6 +61,8 @@ class _Plan:
     """What runs, and how its outputs are shown. num_top: candidates per token, None without logprobs."""
 
     job: Job
+    num_choices: int
+    beams: BeamSearchParams | None
     role: str
     prefix: str  # echo: text before the answer
     num_top: int | None
@@ -63,16 +74,21 @@ def _plan(server: ServerState, request: ChatCompletionRequest, engine_id: str) -
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     if request.stream and request.prompt_logprobs is not None:
         raise InvalidRequestError("prompt_logprobs cannot be streamed; use stream=false", "prompt_logprobs")
-    params = to_sampling_params(
-        request,
-        server.engine.model_config.default_sampling_params,
-        max_tokens=max_tokens,
-        logprobs=num_top if request.logprob_token_ids is None else None,
-        max_stop_strings=server.args.max_stop_strings,
-    )
-    if params.n > server.args.max_sequences_per_request:
-        limit = server.args.max_sequences_per_request
-        raise InvalidRequestError(f"n={params.n} is more than {limit} (--max-sequences-per-request)", "n")
+    beams = None
+    if request.use_beam_search:
+        limit = server.max_model_len if max_tokens is None else max_tokens
+        beams = beam_params(request, limit, server.engine.model_config.max_logprobs)
+        params = one_step_params(beams)
+    else:
+        params = to_sampling_params(
+            request,
+            server.engine.model_config.default_sampling_params,
+            max_tokens=max_tokens,
+            logprobs=num_top if request.logprob_token_ids is None else None,
+            max_stop_strings=server.args.max_stop_strings,
+        )
+    num_choices = beams.beam_width if beams else params.n
+    check_num_sequences(1, num_choices, server.args.max_sequences_per_request)
     conversation = _conversation(server, request)
     text = render_conversation(server, conversation)
     # the template writes the special tokens itself: adding the tokenizer's would give two beginnings
@@ -82,7 +98,7 @@ def _plan(server: ServerState, request: ChatCompletionRequest, engine_id: str) -
         prompt["cache_salt"] = request.cache_salt
     job = check_job(server.engine, engine_id, [prompt], params, request.priority, kwargs)
     prefix = final_text(conversation) if request.echo else ""
-    return _Plan(job, answering_role(server, conversation), prefix, num_top)
+    return _Plan(job, num_choices, beams, answering_role(server, conversation), prefix, num_top)
 
 
 def _conversation(server: ServerState, request: ChatCompletionRequest) -> Conversation:
@@ -139,9 +155,12 @@ class _Answer:
 
     async def whole(self) -> ChatCompletionResponse:
         """Run to the end and return the response."""
-        job = self._plan.job
-        with self._server.admission.enter(job.num_sequences, job.num_prompt_tokens):
-            (output,) = await run_to_end(self._server.engine, job)
+        plan, engine = self._plan, self._server.engine
+        with self._server.admission.enter(plan.num_choices, plan.job.num_prompt_tokens):
+            if plan.beams is None:
+                (output,) = await run_to_end(engine, plan.job)
+            else:
+                (output,) = await run_beams(engine, plan.job, plan.beams, plan.num_top)
         response = ChatCompletionResponse(
             self._id,
             "chat.completion",
@@ -176,7 +195,7 @@ class _Answer:
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         started = False
-        with self._server.admission.enter(job.num_sequences, job.num_prompt_tokens):
+        with self._server.admission.enter(self._plan.num_choices, job.num_prompt_tokens):
             async with aclosing(stream(self._server.engine, job)) as outputs:
                 async for item in outputs:
                     if not started:
@@ -194,7 +213,7 @@ class _Answer:
     def _first_events(self, options: StreamUsage, counter: UsageCounter) -> bytes:
         """Return the events that open every choice: the role, and the echo."""
         pieces: list[bytes] = []
-        for index in range(self._plan.job.params.n):
+        for index in range(self._plan.num_choices):
             delta = ChatDelta(role=self._plan.role, content="")
             chunk = self._chunk([ChatChunkChoice(index, delta)], options, counter)
             if self._request.return_token_ids and index == 0:

@@ -10,6 +10,8 @@ from typing import cast
 
 from msgspec import UNSET, UnsetType
 
+from octavo.entrypoints.beam_search import one_step_params
+from octavo.entrypoints.openai.beams import beam_params, check_without_beams, run_beams
 from octavo.entrypoints.openai.generation import Job, check_job, run_to_end, stream
 from octavo.entrypoints.openai.http import DONE, Events, event
 from octavo.entrypoints.openai.logprobs import CompletionLogprobsWriter, TokenNames, joined
@@ -21,7 +23,12 @@ from octavo.entrypoints.openai.protocol.completions import (
     CompletionRequest,
     CompletionResponse,
 )
-from octavo.entrypoints.openai.sampling import check_best_of, to_sampling_params, tokenization_kwargs
+from octavo.entrypoints.openai.sampling import (
+    check_best_of,
+    check_num_sequences,
+    to_sampling_params,
+    tokenization_kwargs,
+)
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
 from octavo.entrypoints.openai.usage import StreamUsage, UsageCounter, check_stream_options, total_usage
@@ -30,7 +37,7 @@ from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import CompletionOutput, RequestOutput
 from octavo.types.prompts import TokensPrompt
 from octavo.types.sampling_checks import wrong
-from octavo.types.sampling_params import SamplingParams
+from octavo.types.sampling_params import BeamSearchParams, SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -42,6 +49,7 @@ async def create_completion(
     model = server.model_name(request.model)
     refuse_unbuilt(request)
     check_best_of(request)
+    check_without_beams(request)
     check_stream_options(request)
     ids = new_request_ids("cmpl", context.request_id, request.request_id)
     plan = await server.prepare(lambda: _plan(server, request, ids.engine))
@@ -54,6 +62,8 @@ class _Plan:
     """What runs, and how its outputs are shown. echoes: per prompt, or None without echo."""
 
     job: Job
+    num_choices: int  # per prompt
+    beams: BeamSearchParams | None
     echoes: list[_Echo] | None
     scores_only: bool  # max_tokens=0: one token is generated, and nobody sees it
 
@@ -73,13 +83,12 @@ def _plan(server: ServerState, request: CompletionRequest, engine_id: str) -> _P
     scores_only = max_tokens == 0 and bool(request.echo)
     if max_tokens == 0 and not request.echo:
         raise wrong("max_tokens", "at least 1 (0 only with echo=true)", 0)
-    params = _params(server, request, 1 if scores_only else max_tokens)
-    if len(prompts) * params.n > server.args.max_sequences_per_request:
-        limit = server.args.max_sequences_per_request
-        raise InvalidRequestError(
-            f"{len(prompts)} prompts times n={params.n} are more than {limit} answers (--max-sequences-per-request)",
-            "n",
-        )
+    beams = None
+    if request.use_beam_search:
+        beams = beam_params(request, max_tokens, server.engine.model_config.max_logprobs)
+    params = one_step_params(beams) if beams else _params(server, request, 1 if scores_only else max_tokens)
+    num_choices = beams.beam_width if beams else params.n
+    check_num_sequences(len(prompts), num_choices, server.args.max_sequences_per_request)
     salted = [_with_salt(prompt, request.cache_salt) for prompt in prompts]
     kwargs = tokenization_kwargs(request, add_special_tokens=True)
     job = check_job(server.engine, engine_id, salted, params, request.priority, kwargs)
@@ -87,7 +96,7 @@ def _plan(server: ServerState, request: CompletionRequest, engine_id: str) -> _P
     if request.echo:
         is_cut = request.truncate_prompt_tokens is not None
         echoes = [_echo(server.require_tokenizer(), prompt, is_cut) for prompt in job.prompts]
-    return _Plan(job, echoes, scores_only)
+    return _Plan(job, num_choices, beams, echoes, scores_only)
 
 
 def _params(server: ServerState, request: CompletionRequest, max_tokens: int) -> SamplingParams:
@@ -171,16 +180,18 @@ class _Answer:
         self._model = model
         self._created = int(time.time())
         self._names: TokenNames = server.token_names(request.return_tokens_as_token_ids)
-        self._n = plan.job.params.n
-        self._shows_logprobs = plan.job.params.num_logprobs is not None
+        self._shows_logprobs = request.logprobs is not None or request.logprob_token_ids is not None
 
     # -- whole -----------------------------------------------------------------------------------------------------
 
     async def whole(self) -> CompletionResponse:
         """Run to the end and return the response."""
-        job = self._plan.job
-        with self._server.admission.enter(job.num_sequences, job.num_prompt_tokens):
-            outputs = await run_to_end(self._server.engine, job)
+        plan, engine = self._plan, self._server.engine
+        with self._server.admission.enter(len(plan.job.prompts) * plan.num_choices, plan.job.num_prompt_tokens):
+            if plan.beams is None:
+                outputs = await run_to_end(engine, plan.job)
+            else:
+                outputs = await run_beams(engine, plan.job, plan.beams, self._request.logprobs)
         choices = [
             self._whole_choice(prompt_index, output, completion)
             for prompt_index, output in enumerate(outputs)
@@ -209,7 +220,7 @@ class _Answer:
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         writers: dict[int, CompletionLogprobsWriter] = {}  # by choice
-        with self._server.admission.enter(job.num_sequences, job.num_prompt_tokens):
+        with self._server.admission.enter(len(job.prompts) * self._plan.num_choices, job.num_prompt_tokens):
             async with aclosing(stream(engine, job)) as outputs:
                 async for item in outputs:
                     for completion in item.output.outputs:
@@ -254,7 +265,7 @@ class _Answer:
     # -- both ------------------------------------------------------------------------------------------------------
 
     def _choice(self, prompt_index: int, completion: CompletionOutput) -> CompletionChoice:
-        return CompletionChoice(prompt_index * self._n + completion.index, "")
+        return CompletionChoice(prompt_index * self._plan.num_choices + completion.index, "")
 
     def _echo_into(
         self, choice: CompletionChoice, prompt_index: int, output: RequestOutput, writer: CompletionLogprobsWriter

@@ -36,10 +36,6 @@ class Job:
     def num_prompt_tokens(self) -> int:
         return sum(len(prompt["prompt_token_ids"]) for prompt in self.prompts)
 
-    @property
-    def num_sequences(self) -> int:
-        return len(self.prompts) * self.params.n
-
 
 @dataclass(frozen=True)
 class PromptOutput:

@@ -100,3 +100,12 @@ def check_best_of(request: GenerationRequest) -> None:
         raise InvalidRequestError(
             f"best_of={request.best_of} is not supported unless it equals n={request.n or 1}; leave it out", "best_of"
         )
+
+
+def check_num_sequences(num_prompts: int, num_choices: int, limit: int) -> None:
+    """Refuse more answers in one request than the server allows."""
+    if num_prompts * num_choices > limit:
+        raise InvalidRequestError(
+            f"{num_prompts} prompts times n={num_choices} are more than {limit} answers (--max-sequences-per-request)",
+            "n",
+        )
