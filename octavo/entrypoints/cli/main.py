@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class _Help(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
+    _replace_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] not in COMMANDS:
         return _without_command(arguments)
@@ -170,12 +172,21 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         return 2 if isinstance(error, (ConfigError, InvalidRequestError, UnsupportedError)) else 1
 
 
+def _replace_closed_streams() -> None:
+    """Open standard streams that were closed as empty ones: Python leaves None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (open to the end)
+
+
 def _discard_output() -> None:
     """Point standard output at nothing, so that the interpreter's last flush does not fail again."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
