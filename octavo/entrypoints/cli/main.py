@@ -41,6 +41,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "generate": CommandEntry("octavo.entrypoints.cli.generate", "complete prompts: text for one, JSONL for many"),
     "chat": CommandEntry("octavo.entrypoints.cli.chat", "talk to a model in the terminal"),
     "serve": CommandEntry("octavo.entrypoints.cli.serve", "serve a model over HTTP, with OpenAI's API"),
+    "run-batch": CommandEntry("octavo.entrypoints.cli.run_batch", "answer a file of requests in OpenAI's batch format"),
+    "bench latency": CommandEntry("octavo.entrypoints.bench.latency", "time one batch of requests, offline"),
+    "bench throughput": CommandEntry("octavo.entrypoints.bench.throughput", "time many requests, offline"),
+    "bench serve": CommandEntry("octavo.entrypoints.bench.serve", "measure a server under load"),
+    "bench startup": CommandEntry("octavo.entrypoints.bench.startup", "time the start of an engine"),
     "models": CommandEntry("octavo.entrypoints.cli.models", "list and fetch the models of the catalog"),
     "collect-env": CommandEntry("octavo.entrypoints.cli.collect_env", "describe this machine and installation"),
 }
@@ -96,9 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
     _replace_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] not in COMMANDS:
+    num_words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
+    name, rest = " ".join(arguments[:num_words]), dashes_in_option_names(arguments[num_words:])
+    if name not in COMMANDS:
         return _without_command(arguments)
-    name, rest = arguments[0], dashes_in_option_names(arguments[1:])
     command = cast(Command, importlib.import_module(COMMANDS[name].module))
     parser = Parser(
         prog=f"octavo {name}",
@@ -123,11 +129,14 @@ def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:
 
 
 def _without_command(arguments: Sequence[str]) -> int:
-    width = max(len(name) for name in COMMANDS)
-    lines = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
+    """Answer a command line that names no command, or only the first word of some."""
+    family = [name for name in COMMANDS if arguments and name.startswith(f"{arguments[0]} ")]
+    shown = family or list(COMMANDS)
+    width = max(len(name) for name in shown)
+    lines = "\n".join(f"  {name:<{width}}  {COMMANDS[name].summary}" for name in shown)
     parser = Parser(
         prog="octavo",
-        usage="octavo [--help] [--version] COMMAND …",
+        usage=f"octavo {arguments[0]} COMMAND …" if family else "octavo [--help] [--version] COMMAND …",
         description="Run language models on this machine.",
         epilog=f"commands:\n{lines}\n\n`octavo COMMAND --help` explains a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -138,10 +147,11 @@ def _without_command(arguments: Sequence[str]) -> int:
     if args.version:
         print(_version())
         return 0
-    if args.command is None:
+    if args.command is None or (family and len(arguments) == 1):
         parser.print_help(sys.stderr)
     else:
-        print(f"octavo: error: unknown command {args.command!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
+        given = " ".join(arguments[:2]) if family else args.command
+        print(f"octavo: error: unknown command {given!r}; choose from {', '.join(shown)}", file=sys.stderr)
     return 2
 
 
