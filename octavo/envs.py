@@ -22,7 +22,7 @@ def log_level() -> str:
 
 def num_threads() -> int | None:
     """Return OCTAVO_NUM_THREADS, the size of the native thread pool, or None for one per usable core."""
-    return _positive_int("OCTAVO_NUM_THREADS")
+    return _positive_int("OCTAVO_NUM_THREADS", most=1024)
 
 
 def isa() -> str | None:
@@ -60,7 +60,7 @@ def settings() -> dict[str, str]:
     }
 
 
-def _positive_int(name: str) -> int | None:
+def _positive_int(name: str, most: int) -> int | None:
     text = os.environ.get(name)
     if not text:
         return None
@@ -70,6 +70,6 @@ def _positive_int(name: str) -> int | None:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 1:
-        raise ConfigError(f"{name} must be a positive integer, got {text!r}")
+    if not 1 <= value <= most:
+        raise ConfigError(f"{name} must be a positive integer of at most {most}, got {text!r}")
     return value

@@ -12,8 +12,12 @@ if not _root.handlers:
     _handler = logging.StreamHandler()
     _handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
     _root.addHandler(_handler)
-    _root.setLevel(envs.log_level())
     _root.propagate = False
+    try:
+        _root.setLevel(envs.log_level())
+    except ValueError:  # a misspelt level must not keep anything from running
+        _root.setLevel(logging.INFO)
+        _root.warning("OCTAVO_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, got %r; INFO is taken", envs.log_level())
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -182,7 +182,7 @@ class Scheduler:
                     index -= 1
                 block_ids = self.kv_cache.allocate_slots(request, num_new, self.config.num_lookahead_tokens)
             if block_ids is None:
-                break
+                continue  # it gave way itself; by priority there may be others behind it, and there is room now
             plan.schedule(request, num_new, block_ids)
             if self._encoder_cache is not None and request.items:
                 plan.schedule_encoder_inputs(request, self._encoder_cache.acquire_for_chunk(request, num_new))

@@ -41,6 +41,7 @@ class RequestRows:
 
     def add(self, request: NewRequestData) -> int:
         """Give the request a row and copy its tokens."""
+        assert request.request_id not in self._row_of, f"request {request.request_id} already has a row"
         row = self._free.pop()
         self._row_of[request.request_id] = row
         num_tokens = len(request.token_ids)

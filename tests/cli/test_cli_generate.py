@@ -159,3 +159,20 @@ def test_an_empty_file_is_no_error(octavo, engine, tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("\n")
     assert octavo("generate", "--file", str(path)).status == 0 and engine.added == []
+
+
+def test_results_never_overwrite_their_prompts(octavo, engine, tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a"}\n')
+    (tmp_path / "link").symlink_to(path)
+    for results in (str(path), str(tmp_path / "link")):
+        result = octavo("generate", "--file", str(path), "--jsonl", results)
+        assert result.status == 2 and "overwrite" in result.err
+    assert path.read_text() == '{"prompt": "a"}\n'
+
+
+def test_an_id_with_a_lone_surrogate_comes_back_escaped(octavo, engine, tmp_path):
+    path, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"prompt": "a", "id": "\\ud800"}\n')
+    assert octavo("generate", "--file", str(path), "--jsonl", str(out)).status == 0
+    assert records(out.read_text(encoding="utf-8"))[0]["id"] == "\ud800"

@@ -148,3 +148,19 @@ def test_a_reader_that_goes_away_ends_the_command_quietly():
     process.stderr.close()
     assert process.wait() == 141
     assert error == ""
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_count_as_empty(redirection):
+    command = f"exec {sys.executable} -m octavo.entrypoints.cli.main generate --model /absent {redirection}"
+    result = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode in (1, 2)
+    assert "Traceback" not in result.stderr
+    assert ("octavo: error:" in result.stderr) == ("2>&-" not in redirection)
+
+
+def test_a_misspelt_log_level_is_named_and_stops_nothing(monkeypatch):
+    monkeypatch.setenv("OCTAVO_LOG_LEVEL", "loud")
+    result = python("import octavo.log, logging; print(logging.getLogger('octavo').level == logging.INFO)")
+    assert result.stdout.strip() == "True"
+    assert "OCTAVO_LOG_LEVEL" in result.stderr and "LOUD" in result.stderr and "Traceback" not in result.stderr

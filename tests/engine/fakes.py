@@ -124,6 +124,7 @@ class FakeExecutor(Executor):
         for request_id in (*step.finished_request_ids, *step.preempted_request_ids):
             self.rows.pop(request_id, None)
         for new in step.scheduled_new_requests:
+            assert new.request_id not in self.rows, "a request that comes back has given up its row"
             self.rows[new.request_id] = _Row(
                 list(new.token_ids), new.num_prompt_tokens, new.num_computed_tokens, new.sampling_params, new.seed
             )

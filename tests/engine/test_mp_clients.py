@@ -98,7 +98,7 @@ def test_worker_methods_are_called_by_name_with_plain_data(tiny_llama):
         llm.collective_rpc(lambda worker: 1)
     with pytest.raises(UnsupportedError, match="plain data"):
         llm.apply_model(lambda model: 1)
-    with pytest.raises(RequestFailedError, match="no_such_method"):
+    with pytest.raises(UnsupportedError, match="no_such_method"):
         llm.collective_rpc("no_such_method")
     with pytest.raises(RequestFailedError, match="object"):
         llm.collective_rpc("unsendable")

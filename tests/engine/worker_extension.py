@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from octavo.worker.worker import Worker
 
@@ -16,6 +17,13 @@ class Extension:
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def nap(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def holds_memory(self) -> list[bool]:
+        """Return whether there are KV caches, and weights."""
+        return [bool(self.model_runner._kv_caches), hasattr(self.model_runner, "model")]
 
     def unsendable(self) -> object:
         return object()

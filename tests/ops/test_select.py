@@ -66,9 +66,10 @@ def test_the_number_of_threads_can_be_set(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("OCTAVO_NUM_THREADS", "3")
     select.select_ops()
     assert _native.num_threads() == 3
-    monkeypatch.setenv("OCTAVO_NUM_THREADS", "0")
-    with pytest.raises(ConfigError, match="OCTAVO_NUM_THREADS"):
-        select.select_ops()
+    for wrong in ("0", "many", "1025", "99999999999"):
+        monkeypatch.setenv("OCTAVO_NUM_THREADS", wrong)
+        with pytest.raises(ConfigError, match="OCTAVO_NUM_THREADS"):
+            select.select_ops()
 
 
 def test_the_reference_can_be_forced_without_a_warning(

@@ -30,7 +30,7 @@ TIE_MARGIN = 1e-3
 @pytest.fixture(scope="module", params=MODELS)
 def oracle(request):
     """Return (model name, prompts as ids, Transformers' continuations)."""
-    llm = LLM(model=request.param, compute="exact", kv_cache_memory_bytes=2**26, max_model_len=1024)
+    llm = LLM(model=request.param, compute="exact", kv_cache_memory_bytes=2**26, max_model_len=2048)
     tokenizer = llm.get_tokenizer()
     prompts = [tokenizer.encode(prompt) for prompt in SAMPLE]
     reference = TransformersReference(pull(request.param))
@@ -53,7 +53,7 @@ def test_greedy_tokens(oracle, chunk):
         llm = LLM(
             model=model,
             compute="exact",
-            max_model_len=1024,
+            max_model_len=2048,
             max_num_seqs=batch,
             max_num_batched_tokens=max(chunk, batch),
             kv_cache_memory_bytes=2**29,

@@ -60,6 +60,18 @@ def test_worst_priority_gives_way_though_it_came_first():
     assert output.total_num_scheduled_tokens == 1
 
 
+def test_who_stands_behind_a_request_that_gives_way_itself_still_runs():
+    """The step ended at the victim, and better requests behind it lost their turn."""
+    scheduler = make_scheduler(6, prefix_caching=False, policy="priority")
+    scheduler.add_request(make_request("a", 8, priority=1))
+    scheduler.add_request(make_request("b", 9, priority=0))
+    step(scheduler)
+    scheduler.running.sort(key=lambda request: request.request_id)
+    output, _ = step(scheduler)  # a needs a third block, and all five are taken
+    assert output.preempted_request_ids == ["a"]
+    assert output.num_scheduled_tokens == {"b": 1}
+
+
 def test_tokens_of_a_victim_go_to_the_others_of_the_same_step():
     scheduler = make_scheduler(6, prefix_caching=False, policy="priority")
     for name, length, priority in (("a", 5, 2), ("b", 4, 0), ("c", 5, 1)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -68,12 +67,20 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise InvalidRequestError("give prompts as arguments or with --file, not both")
     if args.text and args.jsonl is not None:
         raise InvalidRequestError("--text and --jsonl exclude each other")
+    if _is_same_file(args.file, args.jsonl):
+        raise InvalidRequestError(f"--jsonl would overwrite the prompts in {args.file}; name another file")
     if args.file is not None and (args.chat or args.system_prompt):
         raise InvalidRequestError('--chat and --system-prompt are for arguments; in a JSONL file use "messages"')
     if args.system_prompt and not args.chat:
         raise InvalidRequestError("--system-prompt needs --chat")
     if not args.prompts and args.file is None and sys.stdin.isatty():
         raise InvalidRequestError("no prompt: give one as an argument, on standard input, or a JSONL file with --file")
+
+
+def _is_same_file(prompts: str | None, results: str | None) -> bool:
+    if prompts in (None, "-") or results in (None, "-"):
+        return False
+    return Path(results).exists() and Path(prompts).exists() and Path(results).samefile(prompts)
 
 
 def _read_items(args: argparse.Namespace) -> list[PromptItem]:
@@ -167,9 +174,9 @@ def _write(file: TextIO, index: int, item: PromptItem, output: RequestOutput, as
         for completion in output.outputs:
             file.write(f"{completion.text.strip()}\n\n")
     else:
-        from octavo.entrypoints.cli.records import result_record
+        from octavo.entrypoints.cli.records import json_line, result_record
 
-        file.write(json.dumps(result_record(index, item, output), ensure_ascii=False) + "\n")
+        file.write(json_line(result_record(index, item, output)))
     file.flush()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "generate": CommandEntry("octavo.entrypoints.cli.generate", "complete prompts: text for one, JSONL for many"),
     "chat": CommandEntry("octavo.entrypoints.cli.chat", "talk to a model in the terminal"),
     "serve": CommandEntry("octavo.entrypoints.cli.serve", "serve a model over HTTP, with OpenAI's API"),
+    "run-batch": CommandEntry("octavo.entrypoints.cli.run_batch", "answer a file of requests in OpenAI's batch format"),
+    "bench latency": CommandEntry("octavo.entrypoints.bench.latency", "time one batch of requests, offline"),
+    "bench throughput": CommandEntry("octavo.entrypoints.bench.throughput", "time many requests, offline"),
+    "bench serve": CommandEntry("octavo.entrypoints.bench.serve", "measure a server under load"),
+    "bench startup": CommandEntry("octavo.entrypoints.bench.startup", "time the start of an engine"),
     "models": CommandEntry("octavo.entrypoints.cli.models", "list and fetch the models of the catalog"),
     "collect-env": CommandEntry("octavo.entrypoints.cli.collect_env", "describe this machine and installation"),
 }
@@ -93,10 +99,12 @@ class _Help(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
+    _replace_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] not in COMMANDS:
+    num_words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
+    name, rest = " ".join(arguments[:num_words]), dashes_in_option_names(arguments[num_words:])
+    if name not in COMMANDS:
         return _without_command(arguments)
-    name, rest = arguments[0], dashes_in_option_names(arguments[1:])
     command = cast(Command, importlib.import_module(COMMANDS[name].module))
     parser = Parser(
         prog=f"octavo {name}",
@@ -121,11 +129,14 @@ def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:
 
 
 def _without_command(arguments: Sequence[str]) -> int:
-    width = max(len(name) for name in COMMANDS)
-    lines = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
+    """Answer a command line that names no command, or only the first word of some."""
+    family = [name for name in COMMANDS if arguments and name.startswith(f"{arguments[0]} ")]
+    shown = family or list(COMMANDS)
+    width = max(len(name) for name in shown)
+    lines = "\n".join(f"  {name:<{width}}  {COMMANDS[name].summary}" for name in shown)
     parser = Parser(
         prog="octavo",
-        usage="octavo [--help] [--version] COMMAND …",
+        usage=f"octavo {arguments[0]} COMMAND …" if family else "octavo [--help] [--version] COMMAND …",
         description="Run language models on this machine.",
         epilog=f"commands:\n{lines}\n\n`octavo COMMAND --help` explains a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -136,10 +147,11 @@ def _without_command(arguments: Sequence[str]) -> int:
     if args.version:
         print(_version())
         return 0
-    if args.command is None:
+    if args.command is None or (family and len(arguments) == 1):
         parser.print_help(sys.stderr)
     else:
-        print(f"octavo: error: unknown command {args.command!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
+        given = " ".join(arguments[:2]) if family else args.command
+        print(f"octavo: error: unknown command {given!r}; choose from {', '.join(shown)}", file=sys.stderr)
     return 2
 
 
@@ -170,12 +182,21 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         return 2 if isinstance(error, (ConfigError, InvalidRequestError, UnsupportedError)) else 1
 
 
+def _replace_closed_streams() -> None:
+    """Open standard streams that were closed as empty ones: Python leaves None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (open to the end)
+
+
 def _discard_output() -> None:
     """Point standard output at nothing, so that the interpreter's last flush does not fail again."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from octavo.entrypoints.cli.prompts import PromptItem
 from octavo.types.outputs import CompletionOutput, LogprobsOnePosition, RequestOutput
+from octavo.types.sampling_checks import is_valid_unicode
 
 
 def result_record(index: int, item: PromptItem, output: RequestOutput) -> dict[str, Any]:
@@ -23,6 +25,12 @@ def result_record(index: int, item: PromptItem, output: RequestOutput) -> dict[s
         record["prompt_logprobs"] = [None if one is None else _candidates(one) for one in output.prompt_logprobs]
     record["outputs"] = [_completion(completion) for completion in output.outputs]
     return record
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """Return a record as a line of JSON, readable where it can be: a lone surrogate (in an id) is written escaped."""
+    line = json.dumps(record, ensure_ascii=False)
+    return (line if is_valid_unicode(line) else json.dumps(record)) + "\n"
 
 
 def _completion(completion: CompletionOutput) -> dict[str, Any]:

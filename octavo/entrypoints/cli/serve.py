@@ -81,8 +81,11 @@ class _ReadConfig(argparse.Action):
     """Parses a file's flags like the command line's, into a dict of its own: those of the command line win."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        options = parser.parse_args(_as_arguments(values, _read_yaml(Path(values))))
-        namespace.config = vars(options)
+        try:
+            arguments = _as_arguments(values, _read_yaml(Path(values)))
+        except ConfigError as error:
+            parser.error(str(error))
+        namespace.config = vars(parser.parse_args(arguments))
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:

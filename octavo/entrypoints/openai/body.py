@@ -160,7 +160,7 @@ def warn_of_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> N
         key = f"{where}.{name[:_MAX_NAME_CHARS]}"
         if key not in _warned and len(_warned) < _MAX_WARNED_FIELDS:
             _warned.add(key)
-            logger.warning("%s: the field %s is not known and was ignored", where, _shown(name))
+            logger.warning("%s: the field %s is not known and was ignored", where, ascii(_shown(name))[1:-1])
 
 
 def _kind(value: object) -> str:

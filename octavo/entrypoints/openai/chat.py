@@ -10,9 +10,9 @@ from typing import Any, cast
 from msgspec import UNSET, UnsetType
 
 from octavo.entrypoints.beam_search import one_step_params
-from octavo.entrypoints.openai.beams import beam_params, check_without_beams, run_beams
+from octavo.entrypoints.openai.beams import beam_params, check_without_beams
 from octavo.entrypoints.openai.conversations import Conversation, answering_role, final_text, render_conversation
-from octavo.entrypoints.openai.generation import Job, check_job, run_to_end, stream
+from octavo.entrypoints.openai.generation import Job, check_job
 from octavo.entrypoints.openai.http import DONE, Events, event
 from octavo.entrypoints.openai.logprobs import chat_logprobs
 from octavo.entrypoints.openai.protocol.chat import (
@@ -155,12 +155,11 @@ class _Answer:
 
     async def whole(self) -> ChatCompletionResponse:
         """Run to the end and return the response."""
-        plan, engine = self._plan, self._server.engine
-        with self._server.admission.enter(plan.num_choices, plan.job.num_prompt_tokens):
-            if plan.beams is None:
-                (output,) = await run_to_end(engine, plan.job)
-            else:
-                (output,) = await run_beams(engine, plan.job, plan.beams, plan.num_top)
+        plan, runner = self._plan, self._server.runner
+        if plan.beams is None:
+            (output,) = await runner.run_to_end(plan.job)
+        else:
+            (output,) = await runner.run_beams(plan.job, plan.beams, plan.num_top)
         response = ChatCompletionResponse(
             self._id,
             "chat.completion",
@@ -195,17 +194,16 @@ class _Answer:
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         started = False
-        with self._server.admission.enter(self._plan.num_choices, job.num_prompt_tokens):
-            async with aclosing(stream(self._server.engine, job)) as outputs:
-                async for item in outputs:
-                    if not started:
-                        started = True
-                        yield self._first_events(options, counter)
-                    for completion in item.output.outputs:
-                        counter.add(item.prompt_index, item.output, len(completion.token_ids))
-                        choice = self._next_choice(completion)
-                        if choice is not None or options.in_every_chunk:
-                            yield event(self._chunk([choice] if choice is not None else [], options, counter))
+        async with aclosing(self._server.runner.stream(job)) as outputs:
+            async for item in outputs:
+                if not started:
+                    started = True
+                    yield self._first_events(options, counter)
+                for completion in item.output.outputs:
+                    counter.add(item.prompt_index, item.output, len(completion.token_ids))
+                    choice = self._next_choice(completion)
+                    if choice is not None or options.in_every_chunk:
+                        yield event(self._chunk([choice] if choice is not None else [], options, counter))
         if options.at_end:
             yield event(self._chunk_of([], counter.usage()))
         yield DONE

@@ -11,8 +11,8 @@ from typing import cast
 from msgspec import UNSET, UnsetType
 
 from octavo.entrypoints.beam_search import one_step_params
-from octavo.entrypoints.openai.beams import beam_params, check_without_beams, run_beams
-from octavo.entrypoints.openai.generation import Job, check_job, run_to_end, stream
+from octavo.entrypoints.openai.beams import beam_params, check_without_beams
+from octavo.entrypoints.openai.generation import Job, check_job
 from octavo.entrypoints.openai.http import DONE, Events, event
 from octavo.entrypoints.openai.logprobs import CompletionLogprobsWriter, TokenNames, joined
 from octavo.entrypoints.openai.protocol.common import Usage
@@ -186,12 +186,11 @@ class _Answer:
 
     async def whole(self) -> CompletionResponse:
         """Run to the end and return the response."""
-        plan, engine = self._plan, self._server.engine
-        with self._server.admission.enter(len(plan.job.prompts) * plan.num_choices, plan.job.num_prompt_tokens):
-            if plan.beams is None:
-                outputs = await run_to_end(engine, plan.job)
-            else:
-                outputs = await run_beams(engine, plan.job, plan.beams, self._request.logprobs)
+        plan, runner = self._plan, self._server.runner
+        if plan.beams is None:
+            outputs = await runner.run_to_end(plan.job)
+        else:
+            outputs = await runner.run_beams(plan.job, plan.beams, self._request.logprobs)
         choices = [
             self._whole_choice(prompt_index, output, completion)
             for prompt_index, output in enumerate(outputs)
@@ -216,19 +215,18 @@ class _Answer:
 
     async def events(self) -> Events:
         """Yield the events of a streamed response."""
-        job, engine = self._plan.job, self._server.engine
+        job = self._plan.job
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         writers: dict[int, CompletionLogprobsWriter] = {}  # by choice
-        with self._server.admission.enter(len(job.prompts) * self._plan.num_choices, job.num_prompt_tokens):
-            async with aclosing(stream(engine, job)) as outputs:
-                async for item in outputs:
-                    for completion in item.output.outputs:
-                        num_new = 0 if self._plan.scores_only else len(completion.token_ids)
-                        counter.add(item.prompt_index, item.output, num_new)
-                        choice = self._next_choice(item.prompt_index, item.output, completion, writers)
-                        if choice is not None or options.in_every_chunk:
-                            yield event(self._chunk(choice, options, counter))
+        async with aclosing(self._server.runner.stream(job)) as outputs:
+            async for item in outputs:
+                for completion in item.output.outputs:
+                    num_new = 0 if self._plan.scores_only else len(completion.token_ids)
+                    counter.add(item.prompt_index, item.output, num_new)
+                    choice = self._next_choice(item.prompt_index, item.output, completion, writers)
+                    if choice is not None or options.in_every_chunk:
+                        yield event(self._chunk(choice, options, counter))
         if options.at_end:
             yield event(self._chunk_of([], counter.usage()))
         yield DONE

@@ -20,9 +20,9 @@ def _own_metrics(server: ServerState) -> list[Metric]:
     labels = {"model_name": server.engine.model_config.served_model_name, "engine": "0"}
     metrics: list[Metric] = [
         Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
-        for reason, count in server.admission.rejections.items()
+        for reason, count in server.runner.admission.rejections.items()
     ]
-    metrics.append(Gauge(PREFIX + "server_load", labels, float(server.admission.num_requests)))
+    metrics.append(Gauge(PREFIX + "server_load", labels, float(server.runner.admission.num_requests)))
     for (method, route, status), count in sorted(server.http_counts.items()):
         metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))
     return metrics

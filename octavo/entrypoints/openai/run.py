@@ -135,8 +135,8 @@ class WebServer(uvicorn.Server):
 
     async def _abort_late_requests(self) -> None:
         await asyncio.sleep(self._server.args.shutdown_timeout)
-        if self._server.admission.num_requests:
-            logger.warning("%d requests are aborted: the server stops", self._server.admission.num_requests)
+        if self._server.runner.admission.num_requests:
+            logger.warning("%d requests are aborted: the server stops", self._server.runner.admission.num_requests)
         await self._server.engine.pause_generation(mode="abort", clear_cache=False)
 
 

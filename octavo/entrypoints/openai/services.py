@@ -116,7 +116,7 @@ async def version(server: ServerState, context: RequestContext) -> VersionRespon
 
 async def load(server: ServerState, context: RequestContext) -> LoadResponse:
     """Return how many generation requests are in work."""
-    return LoadResponse(server.admission.num_requests)
+    return LoadResponse(server.runner.admission.num_requests)
 
 
 # -- control -----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from octavo.entrypoints.openai.admission import Admission
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.logprobs import TokenNames
+from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.tokenizers.tokenizer import Tokenizer
 
@@ -49,9 +49,7 @@ class ServerState:
         self.model_names = tuple(model_names) or (engine.model_config.served_model_name,)
         self.chat_template = chat_template
         self.created = int(time.time())
-        self.admission = Admission(
-            engine.config.scheduler.max_num_seqs, args.max_num_queued_reqs or None, args.max_num_queued_tokens or None
-        )
+        self.runner = JobRunner(engine, args)
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
 
