@@ -64,6 +64,7 @@ class OutputProcessor:
         sequences = fan_out(request) if parent is not None else [request]
         for index, sequence in enumerate(sequences):
             self._register(sequence, external_id, prompt, index, parent, collector)
+        self._metrics.record_accepted(num_sequences, request.sampling_params.max_tokens)
         return sequences
 
     def process_outputs(self, step: EngineCoreOutputs) -> ProcessedOutputs:
@@ -119,7 +120,8 @@ class OutputProcessor:
         if state.update(output, timestamp):
             processed.request_ids_to_abort.append(output.request_id)
         num_new = len(state.token_ids) - num_tokens
-        self._metrics.record_tokens(state.metrics, num_new, last_token_ts, len(state.request.prompt_token_ids))
+        num_prompt_tokens, num_cached_tokens = len(state.request.prompt_token_ids), state.num_cached_tokens or 0
+        self._metrics.record_tokens(state.metrics, num_new, last_token_ts, num_prompt_tokens, num_cached_tokens)
         self._add_output(state, processed.request_outputs)
         if state.finish_reason is not None:
             self._forget(state)

@@ -51,6 +51,7 @@ class EngineMetrics:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._scheduler = SchedulerStats()
         self._totals: Tally[str] = Tally(dict.fromkeys(_COUNTERS, 0))
+        self._step_tokens = 0  # read and written since the last step's report
         self._finished: Tally[str] = Tally({str(reason): 0 for reason in FinishReason})
         self._distributions = {name: _Distribution(bounds) for name, bounds in _HISTOGRAMS.items()}
 
@@ -62,18 +63,41 @@ class EngineMetrics:
         self._totals["prefix_cache_queries"] += stats.prefix_cache.queries
         self._totals["prefix_cache_hits"] += stats.prefix_cache.hits
         self._totals["num_preemptions"] = stats.num_preemptions
+        if self._step_tokens:
+            self._observe("iteration_tokens_total", self._step_tokens)
+            self._step_tokens = 0
+
+    def record_accepted(self, n: int, max_tokens: int | None) -> None:
+        """Take the parameters of a new request: its sequences, and how long each may get."""
+        if not self.enabled:
+            return
+        self._observe("request_params_n", n)
+        if max_tokens is not None:
+            self._observe("request_params_max_tokens", max_tokens)
 
     def record_tokens(
-        self, request: RequestMetrics, num_tokens: int, previous_token_ts: float, num_prompt_tokens: int
+        self,
+        request: RequestMetrics,
+        num_tokens: int,
+        previous_token_ts: float,
+        num_prompt_tokens: int,
+        num_cached_tokens: int = 0,
     ) -> None:
-        """Count new tokens of a request; previous_token_ts is when it got one last, 0 when these are the first."""
+        """Count new tokens of a request; previous_token_ts is when it got one last, 0 when these are the first.
+
+        num_cached_tokens: of the prompt's tokens, those that came from the prefix cache
+        """
         if not self.enabled or not num_tokens:
             return
         self._totals["generation_tokens"] += num_tokens
+        self._step_tokens += num_tokens
         if previous_token_ts:
             self._observe("inter_token_latency_seconds", request.last_token_ts - previous_token_ts)
         else:
             self._totals["prompt_tokens"] += num_prompt_tokens
+            self._totals["prompt_tokens_cached"] += num_cached_tokens
+            self._step_tokens += num_prompt_tokens - num_cached_tokens
+            self._observe("request_prefill_kv_computed_tokens", num_prompt_tokens - num_cached_tokens)
             self._observe("time_to_first_token_seconds", request.first_token_latency)
 
     def record_finished(self, request: RequestMetrics, reason: FinishReason, num_prompt_tokens: int) -> None:
@@ -84,12 +108,17 @@ class EngineMetrics:
         self._observe("e2e_request_latency_seconds", time.time() - request.arrival_time)
         self._observe("request_prompt_tokens", num_prompt_tokens)
         self._observe("request_generation_tokens", request.num_generation_tokens)
+        self._observe("request_max_num_generation_tokens", request.num_generation_tokens)
+        self._observe("request_num_preemptions", request.num_preemptions)
         if request.scheduled_ts:
             self._observe("request_queue_time_seconds", request.queued_time_s)
         if request.first_token_ts:
             self._observe("request_prefill_time_seconds", request.prefill_time_s)
             self._observe("request_decode_time_seconds", request.decode_time_s)
             self._observe("request_inference_time_seconds", request.inference_time_s)
+        if request.num_generation_tokens > 1:
+            seconds = request.decode_time_s / (request.num_generation_tokens - 1)
+            self._observe("request_time_per_output_token_seconds", seconds)
 
     @property
     def scheduler(self) -> SchedulerStats:
@@ -109,6 +138,9 @@ class EngineMetrics:
             "kv_cache_usage_perc": scheduler.kv_cache_usage,
         }
         metrics: list[Metric] = [Gauge(PREFIX + name, labels, float(value)) for name, value in gauges.items()]
+        for reason, waiting in (("capacity", scheduler.num_waiting), ("deferred", 0)):
+            by_reason = {**labels, "reason": reason}
+            metrics.append(Gauge(PREFIX + "num_requests_waiting_by_reason", by_reason, float(waiting)))
         metrics += [Counter(PREFIX + name, labels, total) for name, total in self._totals.items()]
         for reason, count in self._finished.items():
             metrics.append(Counter(PREFIX + "request_success", {**labels, "finished_reason": reason}, count))
@@ -148,6 +180,15 @@ HELP: Mapping[str, str] = {
     "generation_tokens": "Tokens generated",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache",
     "prefix_cache_hits": "Prompt tokens found in the prefix cache",
+    "num_requests_waiting_by_reason": "Requests that wait, by what they wait for",
+    "prompt_tokens_cached": "Prompt tokens taken from the prefix cache",
+    "iteration_tokens_total": "Tokens computed in a step",
+    "request_params_n": "Sequences asked for by a request",
+    "request_params_max_tokens": "Longest sequence asked for by a request, in tokens",
+    "request_max_num_generation_tokens": "Tokens generated by the longest sequence of a finished request",
+    "request_num_preemptions": "Times that a finished request gave its KV cache blocks back",
+    "request_prefill_kv_computed_tokens": "Prompt tokens computed for a request, without cached ones",
+    "request_time_per_output_token_seconds": "Between two tokens of a finished request, on average",
     "num_preemptions": "Times that a running request gave its KV cache blocks back",
     "request_success": "Finished requests, by reason",
     "time_to_first_token_seconds": "From a request's arrival to its first token",
@@ -159,18 +200,26 @@ HELP: Mapping[str, str] = {
     "request_inference_time_seconds": "From a request's first step to its last token",
     "request_prompt_tokens": "Prompt tokens of a finished request",
     "request_generation_tokens": "Tokens generated by a finished request",
+    "cache_config_info": "How the KV cache is set up; the value is always 1",
     "admission_rejections": "Requests refused because too much was waiting, by limit",
     "server_load": "Generation requests in work",
     "http_requests": "HTTP requests answered; status 0: the client went away first",
 }
-_COUNTERS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
-_REQUEST_SECONDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
+_COUNTERS = (
+    *("prompt_tokens", "prompt_tokens_cached", "generation_tokens"),
+    *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions"),
+)
+_REQUEST_SECONDS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+)  # fmt: skip
 _TOKEN_SECONDS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
 _TOKEN_COUNTS = (
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0,
 )  # fmt: skip
+_STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_SMALL_COUNTS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 _HISTOGRAMS: Mapping[str, Sequence[float]] = {
     "time_to_first_token_seconds": _TOKEN_SECONDS,
     "inter_token_latency_seconds": _TOKEN_SECONDS,
@@ -181,4 +230,11 @@ _HISTOGRAMS: Mapping[str, Sequence[float]] = {
     "request_inference_time_seconds": _REQUEST_SECONDS,
     "request_prompt_tokens": _TOKEN_COUNTS,
     "request_generation_tokens": _TOKEN_COUNTS,
+    "request_max_num_generation_tokens": _TOKEN_COUNTS,
+    "request_params_max_tokens": _TOKEN_COUNTS,
+    "request_prefill_kv_computed_tokens": _TOKEN_COUNTS,
+    "request_time_per_output_token_seconds": _TOKEN_SECONDS,
+    "request_params_n": _SMALL_COUNTS,
+    "request_num_preemptions": _SMALL_COUNTS,
+    "iteration_tokens_total": _STEP_TOKENS,
 }

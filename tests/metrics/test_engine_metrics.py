@@ -12,7 +12,9 @@ from octavo.types.stats import PrefixCacheStats, RequestMetrics, SchedulerStats
 
 
 def by_name(metrics: EngineMetrics) -> dict[str, object]:
-    return {metric.name: metric for metric in metrics.snapshot() if "finished_reason" not in metric.labels}
+    return {
+        metric.name: metric for metric in metrics.snapshot() if not {"finished_reason", "reason"} & metric.labels.keys()
+    }
 
 
 def finished_request() -> RequestMetrics:
@@ -82,3 +84,19 @@ def test_nothing_is_counted_when_disabled():
     metrics.record_tokens(finished_request(), 1, 0.0, 7)
     metrics.record_finished(finished_request(), FinishReason.STOP, 7)
     assert {getattr(m, "value", getattr(m, "count", None)) for m in metrics.snapshot()} == {0}
+
+
+def test_what_requests_ask_for_and_steps_compute_is_distributed():
+    metrics = EngineMetrics("m")
+    metrics.record_accepted(n=3, max_tokens=40)
+    metrics.record_tokens(finished_request(), 1, 0.0, num_prompt_tokens=7, num_cached_tokens=4)
+    metrics.record_tokens(finished_request(), 1, 104.0, num_prompt_tokens=9)
+    metrics.record_scheduler(SchedulerStats(num_running=2))
+    metrics.record_scheduler(SchedulerStats(num_running=2))  # a step without results
+    metrics.record_finished(finished_request(), FinishReason.STOP, 7)
+    shown = by_name(metrics)
+    assert (shown["vllm:request_params_n"].sum, shown["vllm:request_params_max_tokens"].sum) == (3, 40)
+    assert (shown["vllm:iteration_tokens_total"].count, shown["vllm:iteration_tokens_total"].sum) == (1, 5)
+    assert shown["vllm:prompt_tokens_cached"].value == 4
+    assert shown["vllm:request_prefill_kv_computed_tokens"].sum == 3
+    assert shown["vllm:request_time_per_output_token_seconds"].sum == 1.0  # 4 s for the 4 tokens after the first

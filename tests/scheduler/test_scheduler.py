@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.scheduler.admission import MAX_PASSED_OVER
 from octavo.scheduler.request import RequestStatus
 from octavo.types.messages import EngineCoreEventType, PackedLogprobs
 from octavo.types.request import FinishReason
@@ -266,6 +267,18 @@ def test_reset_needs_idle_blocks_or_preempts():
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_long", [MAX_PASSED_OVER - 1, MAX_PASSED_OVER])
+def test_a_step_passes_over_a_bounded_number_of_prompts(num_long):
+    """Each costs a look into the prefix cache, and thousands may be waiting."""
+    fields = {"long_prefill_token_threshold": 8, "max_num_partial_prefills": 1}
+    scheduler = make_scheduler(500, budget=16, max_num_seqs=100, **fields)
+    for index in range(1 + num_long):
+        scheduler.add_request(make_request(f"long{index}", 100))
+    scheduler.add_request(make_request("short", 2))
+    expected = {"long0": 8} if num_long == MAX_PASSED_OVER else {"long0": 8, "short": 2}
+    assert scheduler.schedule().num_scheduled_tokens == expected
 
 
 def test_abort_frees_everything_wherever_the_request_is():

@@ -1,6 +1,7 @@
 """Talk to a model in the terminal, or feed it messages from a pipe, one per line.
 
-The conversation so far is part of every prompt. Ctrl-C stops an answer, Ctrl-D leaves. Commands:
+The model is loaded here, or, with --url, a server answers. The conversation so far is part of every prompt.
+Ctrl-C stops an answer, Ctrl-D leaves. Commands:
   /clear          forget the conversation
   /system TEXT    set the system message and forget the conversation
   /exit           leave
@@ -14,18 +15,19 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from octavo.entrypoints.cli.answering import Answering, report_speed, show
 from octavo.entrypoints.cli.arguments import (
     add_engine_arguments,
     add_output_arguments,
     add_sampling_arguments,
+    given_engine_options,
     given_sampling_options,
 )
+from octavo.entrypoints.cli.remote import RemoteServer, add_server_arguments
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.entrypoints.cli.prompts import Message
-    from octavo.entrypoints.cli.session import Session
-    from octavo.types.outputs import CompletionOutput
 
 USAGE = "octavo chat [options]"
 DEFAULT_MAX_TOKENS = 1024
@@ -35,32 +37,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system-prompt", metavar="TEXT", help="system message of the conversation")
     parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer and leave")
     add_output_arguments(parser)
+    add_server_arguments(parser, default_url=None)
     add_sampling_arguments(parser, DEFAULT_MAX_TOKENS)
     add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from octavo.entrypoints.cli.prompts import check_sampling
-    from octavo.entrypoints.cli.session import Session
 
     sampling = given_sampling_options(args)
     if sampling.get("n", 1) != 1:
         raise InvalidRequestError(f"n must be 1 in a chat, got {sampling['n']}", "n")
     check_sampling([], sampling)
-    conversation = Conversation(Session.from_arguments(args), args.system_prompt, sampling, args.quiet)
+    conversation = Conversation(_answering(args, sampling), args.system_prompt, args.quiet)
     if args.quick is not None:
         conversation.answer(args.quick)
         return 0
     return _converse(conversation)
 
 
+def _answering(args: argparse.Namespace, sampling: dict[str, Any]) -> Answering:
+    if args.url is not None:
+        given = given_engine_options(args)
+        if given:
+            raise InvalidRequestError(
+                f"--{next(iter(given)).replace('_', '-')} is for a model loaded here, not for --url"
+            )
+        server = RemoteServer.from_arguments(args)
+        return lambda messages, interrupt: server.stream_chat(messages, sampling, interrupt)
+    from octavo.entrypoints.cli.session import Session
+
+    session = Session.from_arguments(args)
+    return lambda messages, interrupt: session.stream_chat(messages, sampling, DEFAULT_MAX_TOKENS, interrupt)
+
+
 class Conversation:
     """The messages so far, and how to add one more."""
 
-    def __init__(self, session: Session, system_prompt: str | None, sampling: dict[str, Any], quiet: bool) -> None:
+    def __init__(self, answering: Answering, system_prompt: str | None, quiet: bool) -> None:
         self.messages: list[Message] = []
-        self._session = session
-        self._sampling = sampling
+        self._answering = answering
         self._quiet = quiet
         self.restart(system_prompt)
 
@@ -71,34 +87,24 @@ class Conversation:
 
     def answer(self, text: str) -> None:
         """Print the answer to one message as it is generated. A refused message leaves the conversation as it was."""
-        from octavo.types.sampling_params import RequestOutputKind
         from octavo.utils.interrupts import deferred_interrupt
 
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
-        params = self._session.sampling_params(self._sampling, DEFAULT_MAX_TOKENS, RequestOutputKind.DELTA)
-        prompt = self._session.render(messages)
         pieces: list[str] = []
         with contextlib.suppress(KeyboardInterrupt), deferred_interrupt() as interrupt:
             started = time.monotonic()
             num_tokens = 0
-            for output in self._session.stream(prompt, params, interrupt):
-                num_tokens += self._show(output.outputs[0], pieces)
+            for piece in self._answering(messages, interrupt):
+                pieces.append(piece.text)
+                num_tokens += piece.num_tokens
+                show(piece)
             print(flush=True)
             self._report(num_tokens, time.monotonic() - started, interrupt.requested)
         self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
-    def _show(self, completion: CompletionOutput, pieces: list[str]) -> int:
-        """Print a piece of the answer, keep it, and return how many tokens it has."""
-        pieces.append(completion.text)
-        print(completion.text, end="", flush=True)
-        if completion.finish_reason == "error":
-            print(f"octavo: error: {completion.stop_reason}", file=sys.stderr)
-        return len(completion.token_ids)
-
     def _report(self, num_tokens: int, seconds: float, was_stopped: bool) -> None:
         if not self._quiet:
-            stopped = ", stopped" if was_stopped else ""
-            print(f"[{num_tokens} tokens, {num_tokens / max(seconds, 1e-9):.1f} tokens/s{stopped}]", file=sys.stderr)
+            report_speed(num_tokens, seconds, was_stopped)
 
 
 def _converse(conversation: Conversation) -> int:

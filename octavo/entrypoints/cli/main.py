@@ -40,6 +40,7 @@ class CommandEntry:
 COMMANDS: dict[str, CommandEntry] = {
     "generate": CommandEntry("octavo.entrypoints.cli.generate", "complete prompts: text for one, JSONL for many"),
     "chat": CommandEntry("octavo.entrypoints.cli.chat", "talk to a model in the terminal"),
+    "complete": CommandEntry("octavo.entrypoints.cli.complete", "continue texts on a server"),
     "serve": CommandEntry("octavo.entrypoints.cli.serve", "serve a model over HTTP, with OpenAI's API"),
     "run-batch": CommandEntry("octavo.entrypoints.cli.run_batch", "answer a file of requests in OpenAI's batch format"),
     "bench latency": CommandEntry("octavo.entrypoints.bench.latency", "time one batch of requests, offline"),

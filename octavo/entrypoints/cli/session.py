@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from octavo import envs
 from octavo.config.engine_args import EngineArgs
+from octavo.entrypoints.cli.answering import Piece
 from octavo.entrypoints.cli.arguments import given_engine_options
 from octavo.entrypoints.cli.prompts import Message, PromptItem
 from octavo.types.outputs import RequestOutput
@@ -75,6 +76,16 @@ class Session:
         """Run steps until nothing is left to do, and yield each request's outputs as they come."""
         while self._engine.has_unfinished_requests():
             yield from self._engine.step()
+
+    def stream_chat(
+        self, messages: list[Message], sampling: Mapping[str, Any], max_tokens: int, interrupt: PendingInterrupt
+    ) -> Iterator[Piece]:
+        """Run one conversation and yield the pieces of its answer; an interruption ends it between steps."""
+        params = self.sampling_params(sampling, max_tokens, RequestOutputKind.DELTA)
+        for output in self.stream(self.render(messages), params, interrupt):
+            (completion,) = output.outputs
+            error = str(completion.stop_reason) if completion.finish_reason == "error" else None
+            yield Piece(completion.text, len(completion.token_ids), error)
 
     def stream(
         self, prompt: PromptType, params: SamplingParams, interrupt: PendingInterrupt

@@ -22,6 +22,13 @@ def _own_metrics(server: ServerState) -> list[Metric]:
         Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
         for reason, count in server.runner.admission.rejections.items()
     ]
+    cache = server.engine.config.cache
+    facts = {
+        "block_size": str(cache.block_size),
+        "cache_dtype": cache.dtype,
+        "enable_prefix_caching": str(cache.enable_prefix_caching),
+    }
+    metrics.append(Gauge(PREFIX + "cache_config_info", {**labels, **facts}, 1.0))
     metrics.append(Gauge(PREFIX + "server_load", labels, float(server.runner.admission.num_requests)))
     for (method, route, status), count in sorted(server.http_counts.items()):
         metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from octavo.entrypoints.event_loop import run as run_in_loop
 from octavo.entrypoints.openai.app import build_app
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.entrypoints.openai.state import ServerState
@@ -61,14 +62,7 @@ def run_server(
     """Serve until SIGINT or SIGTERM; afterwards the socket is closed, and the engine is the caller's to end."""
     server = ServerState(engine, args, model_names, chat_template)
     try:
-        loop_factory = _loop_factory()
-        loop = loop_factory()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(serve(server, listener))
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+        run_in_loop(serve(server, listener))
     finally:
         server.close()
         if args.uds is not None:
@@ -172,14 +166,6 @@ def _http_protocol(args: ServerArgs) -> Any:
     from octavo.entrypoints.openai.connection import limited_protocol
 
     return limited_protocol(args)
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not on this platform
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 def _use_our_log() -> None:
