@@ -174,20 +174,35 @@ Rows read_rows(nb::handle array, const char* name) {
 }
 
 KvCache read_cache(nb::handle array) {
-    const std::int64_t sizes[] = {kAnySize, 2, kAnySize, kAnySize, kAnySize};
-    PyArrayObject* numpy_array = checked<float>(array, "cache", sizes, 5, true);
-    const std::int64_t head_dim = PyArray_DIM(numpy_array, 4);
-    if (PyArray_DIM(numpy_array, 3) > 1 && element_stride(numpy_array, 3) != head_dim) {
-        raise_value_error("cache must be contiguous in its last two axes [block_size, head_dim]");
+    auto* numpy_array = reinterpret_cast<PyArrayObject*>(array.ptr());
+    const bool is_cache = PyArray_Check(array.ptr()) && PyArray_NDIM(numpy_array) == 5 && PyArray_DIM(numpy_array, 1) == 2 &&
+                          PyArray_ISNOTSWAPPED(numpy_array);
+    const int number = is_cache ? PyArray_TYPE(numpy_array) : NPY_NOTYPE;
+    if (number != NPY_FLOAT32 && number != NPY_FLOAT16 && number != NPY_INT8) {
+        raise_value_error("cache must be a float32, float16 or int8 array [*, 2, *, *, *], got %s", describe(array).c_str());
     }
-    return {static_cast<float*>(PyArray_DATA(numpy_array)),
+    const std::int64_t item_size = PyArray_ITEMSIZE(numpy_array);
+    const std::int64_t width = PyArray_DIM(numpy_array, 4);
+    if (PyArray_SIZE(numpy_array) > 0 &&
+        ((width > 1 && PyArray_STRIDE(numpy_array, 4) != item_size) ||
+         (PyArray_DIM(numpy_array, 3) > 1 && PyArray_STRIDE(numpy_array, 3) != width * item_size))) {
+        raise_value_error("cache must be contiguous in its last two axes");
+    }
+    if (!PyArray_ISALIGNED(numpy_array)) raise_value_error("cache must be aligned to its element type");
+    if (!PyArray_ISWRITEABLE(numpy_array)) raise_value_error("cache must be writable, got a read-only array");
+    const std::int64_t scale_bytes = number == NPY_INT8 ? 4 : 0;
+    if (width <= scale_bytes) raise_value_error("cache of int8 must have more than %d columns", static_cast<int>(scale_bytes));
+    return {number == NPY_FLOAT32   ? KvType::float32
+            : number == NPY_FLOAT16 ? KvType::float16
+                                    : KvType::int8,
+            static_cast<std::uint8_t*>(PyArray_DATA(numpy_array)),
             PyArray_DIM(numpy_array, 0),
             PyArray_DIM(numpy_array, 2),
             PyArray_DIM(numpy_array, 3),
-            head_dim,
-            element_stride(numpy_array, 0),
-            element_stride(numpy_array, 1),
-            element_stride(numpy_array, 2)};
+            width - scale_bytes,
+            PyArray_STRIDE(numpy_array, 0),
+            PyArray_STRIDE(numpy_array, 1),
+            PyArray_STRIDE(numpy_array, 2)};
 }
 
 template <class T>

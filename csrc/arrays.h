@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/kernels.h"
+
 namespace octavo {
 
 namespace nb = nanobind;
@@ -35,6 +37,8 @@ struct Tensor3 {
     T* data;
     std::int64_t shape[3];
     std::int64_t stride[2];  // of axes 0 and 1
+
+    T* row(std::int64_t i, std::int64_t j) const { return data + i * stride[0] + j * stride[1]; }
 };
 
 constexpr std::int64_t kAnySize = -1;
@@ -70,13 +74,16 @@ struct Rows {
 };
 Rows read_rows(nb::handle array, const char* name);
 
-// A cache of keys and values, [B, 2, K, S, D] float32, contiguous in its last two axes, writable.
+// A cache of keys and values, [B, 2, K, S, D] float32 or float16, or [B, 2, K, S, D + 4] int8; writable, contiguous in its last
+// two axes, which together hold what kernels/kv_cache.h says. Strides in bytes.
 struct KvCache {
-    float* data;
+    KvType type;
+    std::uint8_t* data;
     std::int64_t num_blocks, num_kv_heads, block_size, head_dim;
-    std::int64_t block_stride, value_offset, head_stride;  // elements between blocks, key and value planes, and heads
+    std::int64_t block_stride, value_offset, head_stride;  // between blocks, from keys to values, and between heads
 
-    float* keys(std::int64_t block, std::int64_t head) const { return data + block * block_stride + head * head_stride; }
+    std::uint8_t* keys(std::int64_t block, std::int64_t head) const { return data + block * block_stride + head * head_stride; }
+    std::int64_t num_slots() const { return num_blocks * block_size; }
 };
 KvCache read_cache(nb::handle array);
 

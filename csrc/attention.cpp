@@ -1,4 +1,4 @@
-// store_kv and paged_attention: border checks and the split over threads. The arithmetic is in kernels/attention.cpp.
+// store_kv, rope_and_store and paged_attention: border checks and the split over threads. The arithmetic is in kernels/attention.cpp.
 #include "attention.h"
 
 #include <nanobind/stl/optional.h>
@@ -9,30 +9,59 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "rows.h"
 #include "scratch.h"
 #include "thread_pool.h"
 
 namespace octavo {
+namespace {
+
+// Calls body(token, block, offset) for every token that goes to a real block: the null block, number 0, is never read, and many
+// tokens may go to one place of it.
+template <class Body>
+void for_each_stored_token(std::int64_t num_tokens, double token_ns, const KvCache& cache, const std::int64_t* slots,
+                           const Body& body) {
+    parallel_ranges(num_tokens, token_ns, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t token = begin; token < end; ++token) {
+            body(token, slots[token] / cache.block_size, slots[token] % cache.block_size);
+        }
+    });
+}
+
+}  // namespace
+
 void run_store_kv(const Tensor3<const float>& key, const Tensor3<const float>& value, const KvCache& cache,
                   const std::int64_t* slots) {
-    const std::int64_t num_tokens = key.shape[0];
-    const std::size_t head_bytes = static_cast<std::size_t>(cache.head_dim) * sizeof(float);
-    // Threads share heads, not tokens: several tokens may go to one slot of the null block, and two threads must not write there
-    // at once.
-    const double token_ns = 0.3 * static_cast<double>(cache.num_kv_heads * cache.head_dim);
-    parallel_ranges(cache.num_kv_heads, token_ns * static_cast<double>(num_tokens) / static_cast<double>(cache.num_kv_heads),
-                    [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t token = 0; token < num_tokens; ++token) {
-                            const std::int64_t block = slots[token] / cache.block_size;
-                            const std::int64_t offset = slots[token] % cache.block_size;
-                            for (std::int64_t head = begin; head < end; ++head) {
-                                float* to = cache.keys(block, head) + offset * cache.head_dim;
-                                std::memcpy(to, key.data + token * key.stride[0] + head * key.stride[1], head_bytes);
-                                std::memcpy(to + cache.value_offset,
-                                            value.data + token * value.stride[0] + head * value.stride[1], head_bytes);
-                            }
-                        }
-                    });
+    const auto kernel = kernels().store_kv;
+    const double token_ns = static_cast<double>(cache.num_kv_heads * cache.head_dim);
+    for_each_stored_token(key.shape[0], token_ns, cache, slots, [&](std::int64_t token, std::int64_t block, std::int64_t offset) {
+        if (block == 0) return;
+        for (std::int64_t head = 0; head < cache.num_kv_heads; ++head) {
+            std::uint8_t* keys = cache.keys(block, head);
+            kernel(cache.type, key.row(token, head), value.row(token, head), cache.head_dim, cache.block_size, offset, keys,
+                   keys + cache.value_offset);
+        }
+    });
+}
+
+void run_rope_and_store(const RotatedHeads& heads, const KvCache& cache, const std::int64_t* slots, float* out) {
+    const Kernels& table = kernels();
+    const auto [query, key, value, positions, cos_sin] = heads;
+    const std::int64_t head_dim = cache.head_dim;
+    const std::int64_t query_size = query.shape[1] * head_dim;
+    const double token_ns = static_cast<double>(cache.num_kv_heads * head_dim) + 0.3 * static_cast<double>(query_size);
+    for_each_stored_token(query.shape[0], token_ns, cache, slots, [&](std::int64_t token, std::int64_t block, std::int64_t offset) {
+        const float* rotation = cos_sin.row(positions[token]);
+        table.rope(query.row(token, 0), query.stride[1], query.shape[1], head_dim, rotation, cos_sin.columns, out + token * query_size);
+        if (block == 0) return;
+        float* rotated = thread_scratch(cache.num_kv_heads * head_dim);
+        table.rope(key.row(token, 0), key.stride[1], cache.num_kv_heads, head_dim, rotation, cos_sin.columns, rotated);
+        for (std::int64_t head = 0; head < cache.num_kv_heads; ++head) {
+            std::uint8_t* keys = cache.keys(block, head);
+            table.store_kv(cache.type, rotated + head * head_dim, value.row(token, head), head_dim, cache.block_size, offset, keys,
+                           keys + cache.value_offset);
+        }
+    });
 }
 
 StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens_array, nb::handle block_table) {
@@ -117,6 +146,7 @@ AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, floa
     share.num_heads = call.heads_per_kv();
     share.head_dim = call.cache.head_dim;
     share.first_position = tile.first_position;
+    share.type = call.cache.type;
     share.keys = call.cache.keys(0, tile.head);
     share.block_stride = call.cache.block_stride;
     share.value_offset = call.cache.value_offset;
@@ -210,7 +240,7 @@ void run_attention(const AttentionCall& call) {
     const std::int64_t enough = 4 * std::int64_t{num_threads()};
     if (num_threads() > 1 && num_tiles < enough && num_pieces > num_tiles) return attend_by_span(call, tiles);
 
-    // Rough cost of a key's element: transposing it once, and two multiply-adds for each query.
+    // Rough cost of a key's element: reading it, and two multiply-adds for each query.
     double total_ns = 0;
     for (const QueryTile& tile : tiles) {
         const double keys = static_cast<double>(std::min(tile.first_position + tile.num_tokens, call.window + tile.num_tokens));
@@ -232,9 +262,29 @@ void store_kv(nb::handle key_array, nb::handle value_array, nb::handle cache_arr
     const Tensor3<const float> value =
         read_tensor3(value_array, "value", key.shape[0], cache.num_kv_heads, cache.head_dim);
     const Vector<const std::int64_t> slots = read_vector<std::int64_t>(slots_array, "slot_mapping", key.shape[0]);
-    check_range(slots, "slot_mapping", cache.num_blocks * cache.block_size);
+    check_range(slots, "slot_mapping", cache.num_slots());
     nb::gil_scoped_release nogil;
     run_store_kv(key, value, cache, slots.data);
+}
+
+nb::object rope_and_store(nb::handle query_array, nb::handle key_array, nb::handle value_array, nb::handle positions_array,
+                          nb::handle cos_sin_array, nb::handle cache_array, nb::handle slots_array) {
+    const KvCache cache = read_cache(cache_array);
+    RotatedHeads heads;
+    heads.query = read_tensor3(query_array, "query", kAnySize, kAnySize, cache.head_dim);
+    const std::int64_t num_tokens = heads.query.shape[0];
+    heads.key = read_tensor3(key_array, "key", num_tokens, cache.num_kv_heads, cache.head_dim);
+    heads.value = read_tensor3(value_array, "value", num_tokens, cache.num_kv_heads, cache.head_dim);
+    const Vector<const std::int32_t> positions = read_vector<std::int32_t>(positions_array, "positions", num_tokens);
+    heads.positions = positions.data;
+    heads.cos_sin = read_cos_sin(cos_sin_array, cache.head_dim);
+    check_range(positions, "positions", heads.cos_sin.rows);
+    const Vector<const std::int64_t> slots = read_vector<std::int64_t>(slots_array, "slot_mapping", num_tokens);
+    check_range(slots, "slot_mapping", cache.num_slots());
+    NewArray<float> out = new_array<float>({num_tokens, heads.query.shape[1], cache.head_dim});
+    nb::gil_scoped_release nogil;
+    run_rope_and_store(heads, cache, slots.data, out.data);
+    return std::move(out.object);
 }
 
 nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array,
@@ -269,6 +319,8 @@ nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::h
 
 void bind_attention(nb::module_& m) {
     m.def("store_kv", &store_kv, nb::arg("key"), nb::arg("value"), nb::arg("cache"), nb::arg("slot_mapping"));
+    m.def("rope_and_store", &rope_and_store, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("positions"),
+          nb::arg("cos_sin"), nb::arg("cache"), nb::arg("slot_mapping"));
     m.def("paged_attention", &paged_attention, nb::arg("query"), nb::arg("cache"), nb::arg("query_start"),
           nb::arg("seq_lens"), nb::arg("block_table"), nb::arg("scale"), nb::arg("sliding_window").none(),
           nb::arg("softcap").none());

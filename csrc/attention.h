@@ -37,9 +37,16 @@ struct AttentionCall {
 // The ops on plain memory and on the thread pool: they need no GIL and check nothing.
 void run_store_kv(const Tensor3<const float>& key, const Tensor3<const float>& value, const KvCache& cache,
                   const std::int64_t* slots);
+// run_rope of query into `out` and of key into the cache, in one pass.
+struct RotatedHeads {
+    Tensor3<const float> query, key, value;
+    const std::int32_t* positions;
+    Matrix<const float> cos_sin;
+};
+void run_rope_and_store(const RotatedHeads& heads, const KvCache& cache, const std::int64_t* slots, float* out);
 void run_attention(const AttentionCall& call);
 
-// Binds store_kv and paged_attention.
+// Binds store_kv, rope_and_store and paged_attention.
 void bind_attention(nb::module_& m);
 
 }  // namespace octavo

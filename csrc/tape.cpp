@@ -150,9 +150,27 @@ class Tape {
         held_.push_back(cache_array);
         check_heads(view(key), cache.num_kv_heads, cache.head_dim, "key");
         check_heads(view(value), cache.num_kv_heads, cache.head_dim, "value");
-        add_unique(slot_limits_, {group, cache.num_blocks * cache.block_size});
+        add_unique(slot_limits_, {group, cache.num_slots()});
         record("store_kv", [=, k = view(key), v = view(value)](const Step& step) {
             run_store_kv(tensor(step, k), tensor(step, v), cache, step.groups[static_cast<std::size_t>(group)].slot_mapping);
+        });
+    }
+
+    void rope_and_store(ViewTuple query, ViewTuple key, ViewTuple value, ViewTuple out, std::int64_t positions, nb::object table,
+                        nb::object cache_array, std::int64_t group) {
+        const KvCache cache = read_cache(cache_array);
+        const Matrix<const float> cos_sin = read_cos_sin(table, cache.head_dim);
+        held_.push_back(cache_array);
+        held_.push_back(table);
+        check_heads(view(query), view(query).heads, cache.head_dim, "query");
+        check_heads(view(key), cache.num_kv_heads, cache.head_dim, "key");
+        check_heads(view(value), cache.num_kv_heads, cache.head_dim, "value");
+        limit_ids(positions, cos_sin.rows, "positions");
+        add_unique(slot_limits_, {group, cache.num_slots()});
+        record("rope_and_store", [=, q = view(query), k = view(key), v = view(value), to = view(out)](const Step& step) {
+            run_rope_and_store({tensor(step, q), tensor(step, k), tensor(step, v),
+                                step.ids[static_cast<std::size_t>(positions)].data, cos_sin},
+                               cache, step.groups[static_cast<std::size_t>(group)].slot_mapping, address(step, to));
         });
     }
 
@@ -405,6 +423,7 @@ void bind_tape(nb::module_& m) {
         .def("act_and_mul", &Tape::act_and_mul)
         .def("rope", &Tape::rope)
         .def("store_kv", &Tape::store_kv)
+        .def("rope_and_store", &Tape::rope_and_store)
         .def("paged_attention", &Tape::paged_attention, nb::arg("query"), nb::arg("out"), nb::arg("cache"), nb::arg("group"),
              nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("softcap").none())
         .def("replay", &Tape::replay, nb::arg("num_rows"), nb::arg("ids"), nb::arg("arguments"), nb::arg("groups"))

@@ -3,11 +3,14 @@
 Arrays are checked by the functions themselves: a wrong dtype, shape, layout or index raises ValueError.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 _Float = NDArray[np.float32]
 _Int = NDArray[np.int32]
+_Cache = NDArray[Any]  # see octavo/ops/kv_layout.py
 _Scales = NDArray[np.float32] | NDArray[np.uint16]
 
 class Weight:
@@ -81,10 +84,19 @@ def softcap(x: _Float, cap: float) -> _Float: ...
 def activation(x: _Float, kind: str) -> _Float: ...
 def act_and_mul(x: _Float, kind: str) -> _Float: ...
 def rope(x: _Float, positions: _Int, cos_sin: _Float) -> _Float: ...
-def store_kv(key: _Float, value: _Float, cache: _Float, slot_mapping: NDArray[np.int64]) -> None: ...
+def store_kv(key: _Float, value: _Float, cache: _Cache, slot_mapping: NDArray[np.int64]) -> None: ...
+def rope_and_store(
+    query: _Float,
+    key: _Float,
+    value: _Float,
+    positions: _Int,
+    cos_sin: _Float,
+    cache: _Cache,
+    slot_mapping: NDArray[np.int64],
+) -> _Float: ...
 def paged_attention(
     query: _Float,
-    cache: _Float,
+    cache: _Cache,
     query_start: _Int,
     seq_lens: _Int,
     block_table: _Int,

@@ -1,77 +1,174 @@
 // Causal attention over a paged cache, with the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
 //
-// For each partition of 64 keys: transpose the keys into scratch, so that scores = queries x keys is the loop of tile.h with
-// the keys as columns and a score's sum running over the head's elements in order; turn scores into exponentials, rescaling
-// what was summed before when a larger score appears; add exponentials x values, again the loop of tile.h, each output's sum
-// running over the keys in order. All queries of the share (tokens x heads of the group) use one transposed partition.
+// For each partition of 64 keys: scores = queries x keys, a score's sum running over the head's elements in order; turn scores
+// into exponentials, rescaling what was summed before when a larger score appears; add exponentials x values, each output's sum
+// running over the keys in order. All queries of the share (tokens x heads of the group) use one partition together.
 //
 // A query's operations depend on its position and its keys alone: partitions that it does not see are skipped for it, keys
 // inside a partition that it does not see get an exponential of 0 and are left out of its sum over values. So nothing outside
 // the query's window or behind its position is ever multiplied in, whatever it holds.
+//
+// With few queries, keys and values are read from the cache as they are; with many, they are widened to float32 in scratch
+// first. Both give the same bits, as widening is exact. The scales of int8 multiply a key's score and a value's exponential.
 #include "kernels/attention.h"
 
-#include <cstring>
-
+#include "kernels/kv_cache.h"
 #include "kernels/math.h"
-#include "kernels/tile.h"
-#include "kernels/transpose.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
+
+constexpr int kVectors = kPartition / kLanes;  // of keys in a partition
+constexpr int kTileVectors = 4;                // side by side in a tile, of keys or of a value's elements
+#if defined(OCTAVO_ISA_AVX512)
+constexpr int kTileRows = 6;  // 24 of 32 registers for sums
+#else
+constexpr int kTileRows = 3;  // 12 of 16
+#endif
+constexpr std::int64_t kWidenFrom = 4 * kTileRows;  // queries for which widening once pays
+constexpr int kMaxStretches = kPartition;
 
 struct KeyRange {
     std::int64_t begin;
     std::int64_t end;
 
     bool empty() const { return begin >= end; }
-    bool operator==(const KeyRange& other) const { return begin == other.begin && end == other.end; }
 };
 
 // The keys of [begin, end) that the share's token sees.
-KeyRange visible_keys(const AttentionShare& share, std::int64_t token, std::int64_t begin, std::int64_t end) {
+KeyRange visible_keys(const AttentionShare& share, std::int64_t token, KeyRange partition) {
     const std::int64_t position = share.first_position + token;
     const std::int64_t first = position - share.window + 1;
-    return {first > begin ? first : begin, position + 1 < end ? position + 1 : end};
+    return {first > partition.begin ? first : partition.begin, position + 1 < partition.end ? position + 1 : partition.end};
 }
 
-// out[rows][columns] (+)= x[rows][depth] * matrix[depth][columns]. padded: the matrix's rows may be read up to whole panels.
-void multiply(const float* x, std::int64_t x_stride, std::int64_t num_rows, const float* matrix, std::int64_t matrix_stride,
-              std::int64_t depth, std::int64_t num_columns, float* out, std::int64_t out_stride, bool resume, bool padded) {
-    const std::int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
-    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
-        const std::int64_t first = num_rows * tile / num_tiles;
-        const std::int64_t rows = num_rows * (tile + 1) / num_tiles - first;
-        const std::int64_t wide_columns = kPanelWidth * panels_for(static_cast<int>(rows));
-        for (std::int64_t column = 0; column < num_columns;) {
-            const std::int64_t left = num_columns - column;
-            const Panels panels = left >= wide_columns              ? Panels::wide
-                                  : padded || left >= kPanelWidth ? Panels::single
-                                                                    : Panels::cut;
-            multiply_rows({x + first * x_stride, x_stride, matrix + column, kPanelWidth, matrix_stride, depth,
-                           out + first * out_stride + column, out_stride, left, nullptr, resume},
-                          rows, panels);
-            column += panels == Panels::wide ? wide_columns : kPanelWidth;
-        }
-    }
-}
+// Keys that lie in one block: their first, their number, and the first's place in the block.
+struct Stretch {
+    std::int64_t key;
+    std::int64_t count;
+    std::int64_t offset;
+    const std::uint8_t* keys;  // of the block
+};
 
-// Calls body(first key, number of keys, address of the first key's row) for each stretch of `keys` that is contiguous in memory.
-template <class Body>
-OCTAVO_INLINE void for_each_stretch(const AttentionShare& share, KeyRange keys, const Body& body) {
+struct Stretches {
+    Stretch items[kMaxStretches];
+    int count = 0;
+};
+
+void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found) {
+    found.count = 0;
     for (std::int64_t key = keys.begin; key < keys.end;) {
         const std::int64_t block = key / share.block_size;
         const std::int64_t offset = key - block * share.block_size;
         std::int64_t count = share.block_size - offset;
         if (count > keys.end - key) count = keys.end - key;
-        body(key, count, share.keys + share.block_table[block] * share.block_stride + offset * share.head_dim);
+        found.items[found.count++] = {key, count, offset, share.keys + share.block_table[block] * share.block_stride};
         key += count;
     }
 }
 
-// Turns one query's scores of a partition into exponentials, in place; columns outside [begin, end) become 0. Updates the
-// query's largest score and sum, and returns the factor that earlier sums must be multiplied by.
-float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, float scale, float softcap, float* largest,
-                        float* sum) {
+// -- scores ------------------------------------------------------------------------------------------------------------
+
+// scores[R][V vectors of keys] = queries[R][depth] x keys[depth][...]; columns[v] + k * depth_stride: element k of vector v.
+template <int R, int V, class T>
+void score_tile(const float* queries, std::int64_t head_dim, const T* const* columns, std::int64_t depth_stride, float* scores) {
+    Vec sums[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) sums[r][v] = set(0.0f);
+    }
+    const T* from[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) from[v] = columns[v];
+    for (std::int64_t k = 0; k < head_dim; ++k) {
+        Vec keys[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) keys[v] = load_elements(from[v] + k * depth_stride);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const Vec query = set(queries[r * head_dim + k]);
+#pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) sums[r][v] = fma(query, keys[v], sums[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) store(scores + r * kPartition + v * kLanes, sums[r][v]);
+    }
+}
+
+template <int R, class T>
+void score_rows(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const T* const* columns, int num_vectors,
+                std::int64_t depth_stride, float* scores) {
+    if (num_rows < R) {
+        if constexpr (R > 1) score_rows<R - 1>(queries, num_rows, head_dim, columns, num_vectors, depth_stride, scores);
+        return;
+    }
+    int v = 0;
+    for (; v + kTileVectors <= num_vectors; v += kTileVectors) {
+        score_tile<R, kTileVectors>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
+    }
+    for (; v < num_vectors; ++v) score_tile<R, 1>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
+}
+
+// Scores of all rows for the vectors of keys from first_vector on.
+template <class T>
+void score_all(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const T* const* columns, int first_vector,
+               int end_vector, std::int64_t depth_stride, float* scores) {
+    const std::int64_t num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
+        const std::int64_t first = num_rows * tile / num_tiles;  // even shares
+        score_rows<kTileRows>(queries + first * head_dim, num_rows * (tile + 1) / num_tiles - first, head_dim,
+                              columns + first_vector, end_vector - first_vector, depth_stride,
+                              scores + first * kPartition + first_vector * kLanes);
+    }
+}
+
+template <class T>
+void score_partition(const AttentionShare& share, const Stretches& stretches, KeyRange partition, const float* queries,
+                     std::int64_t num_rows, float* widened, float* scores) {
+    const Stretch& last = stretches.items[stretches.count - 1];
+    const int first_vector = static_cast<int>((stretches.items[0].key - partition.begin) / kLanes);
+    const int end_vector = static_cast<int>((last.key + last.count - partition.begin + kLanes - 1) / kLanes);
+    const bool fits = share.block_size % kLanes == 0;  // then no vector crosses a border of blocks
+    if (fits && (sizeof(T) == sizeof(float) || num_rows < kWidenFrom)) {
+        const T* columns[kVectors] = {};
+        for (int i = 0; i < stretches.count; ++i) {
+            const Stretch& stretch = stretches.items[i];
+            const std::int64_t first = stretch.offset / kLanes;
+            const std::int64_t end = (stretch.offset + stretch.count + kLanes - 1) / kLanes;
+            const std::int64_t vector = (stretch.key - stretch.offset - partition.begin) / kLanes;  // of the block's first key
+            for (std::int64_t v = first; v < end; ++v) {
+                columns[vector + v] = reinterpret_cast<const T*>(stretch.keys) + v * kLanes;
+            }
+        }
+        return score_all(queries, num_rows, share.head_dim, columns, first_vector, end_vector, share.block_size, scores);
+    }
+    for (int i = 0; i < stretches.count; ++i) {
+        const Stretch& stretch = stretches.items[i];
+        const T* from = reinterpret_cast<const T*>(stretch.keys) + stretch.offset;
+        float* to = widened + stretch.key - partition.begin;
+        for (std::int64_t k = 0; k < share.head_dim; ++k) widen(from + k * share.block_size, stretch.count, to + k * kPartition);
+    }
+    const float* columns[kVectors];
+    for (int v = 0; v < kVectors; ++v) columns[v] = widened + v * kLanes;
+    score_all(queries, num_rows, share.head_dim, columns, first_vector, end_vector, kPartition, scores);
+}
+
+// -- softmax -----------------------------------------------------------------------------------------------------------
+
+// Scales of a partition's keys and values, 0 where the share sees none; null where the cache has no scales.
+struct Scales {
+    const float* keys;
+    const float* values;
+};
+
+// Turns one query's scores of a partition into exponentials, in place, times the values' scales; columns outside [begin, end)
+// become 0. Updates the query's largest score and sum, and returns the factor that earlier sums must be multiplied by.
+float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, const Scales& scales, float scale, float softcap,
+                        float* largest, float* sum) {
     const Vec hidden = set(-__builtin_inff());
     const Vec lowest = set(static_cast<float>(begin));
     const Vec limit = set(static_cast<float>(end));
@@ -81,7 +178,9 @@ float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, flo
 
     Vec top = hidden;
     for (std::int64_t i = 0; i < kPartition; i += kLanes) {
-        Vec score = mul(load(scores + i), set(scale));
+        Vec score = load(scores + i);
+        if (scales.keys != nullptr) score = mul(score, load(scales.keys + i));
+        score = mul(score, set(scale));
         if (softcap != 0.0f) score = mul(set(softcap), tanh(div(score, set(softcap))));
         const Vec column = add(lane, set(static_cast<float>(i)));
         score = select(less(column, lowest), hidden, select(less(column, limit), score, hidden));
@@ -94,8 +193,8 @@ float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, flo
     Vec total = set(0.0f);
     for (std::int64_t i = 0; i < kPartition; i += kLanes) {
         const Vec weight = exp(sub(load(scores + i), set(now)));
-        store(scores + i, weight);
         total = add(total, weight);
+        store(scores + i, scales.values == nullptr ? weight : mul(weight, load(scales.values + i)));
     }
     // e^(-infinity) is 0 at a query's first partition: nothing came before.
     float factors[kLanes];
@@ -106,62 +205,206 @@ float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, flo
 }
 
 void rescale(float* values, float factor, std::int64_t n) {
+    if (factor == 1.0f) return;
     std::int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) store(values + i, mul(load(values + i), set(factor)));
     if (i < n) store_first(values + i, mul(load_first(values + i, n - i), set(factor)), n - i);
 }
 
-struct Workspace {
-    float* queries;  // [num_queries][head_dim]
-    float* scores;   // [num_queries][kPartition]
-    float* keys;     // [head_dim][kPartition]
+// -- values ------------------------------------------------------------------------------------------------------------
+
+// Rows of a partition's values, key after key.
+template <class T>
+struct ValueRun {
+    const T* rows;
+    std::int64_t column;  // of the first key in the weights
+    std::int64_t count;
 };
 
-// Adds exponentials x values. Tokens that see the same keys of the partition, all but those near its borders, go together.
-void add_values(const AttentionShare& share, const Workspace& work, KeyRange partition, std::int64_t first_token,
-                std::int64_t last_token, float* values) {
-    for (std::int64_t token = first_token; token < last_token;) {
-        const KeyRange keys = visible_keys(share, token, partition.begin, partition.end);
-        std::int64_t next = token + 1;
-        while (next < last_token && visible_keys(share, next, partition.begin, partition.end) == keys) ++next;
-        const std::int64_t query = token * share.num_heads;
-        const std::int64_t num_queries = (next - token) * share.num_heads;
-        for_each_stretch(share, keys, [&](std::int64_t key, std::int64_t count, const float* row) {
-            multiply(work.scores + query * kPartition + key - partition.begin, kPartition, num_queries,
-                     row + share.value_offset, share.head_dim, count, share.head_dim, values + query * share.head_dim,
-                     share.head_dim, true, false);
-        });
-        token = next;
+// out[R][V vectors] += weights[R][keys] x values[keys][...]; cut: one vector of num_columns (< kLanes) elements.
+template <int R, int V, bool kCut, class T>
+void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std::int64_t first_column, std::int64_t head_dim,
+                float* out) {
+    const std::int64_t rest = head_dim - first_column;
+    Vec sums[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            const float* from = out + r * head_dim + first_column + v * kLanes;
+            sums[r][v] = kCut ? load_first(from, rest) : load(from);
+        }
+    }
+    for (int i = 0; i < num_runs; ++i) {
+        const T* row = runs[i].rows + first_column;
+        const float* weight = weights + runs[i].column;
+        for (std::int64_t key = 0; key < runs[i].count; ++key) {
+            Vec values[V];
+#pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) values[v] = kCut ? load_first_elements(row, rest) : load_elements(row + v * kLanes);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const Vec factor = set(weight[r * kPartition + key]);
+#pragma GCC unroll 8
+                for (int v = 0; v < V; ++v) sums[r][v] = fma(factor, values[v], sums[r][v]);
+            }
+            row += head_dim;
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            float* to = out + r * head_dim + first_column + v * kLanes;
+            if (kCut) {
+                store_first(to, sums[r][v], rest);
+            } else {
+                store(to, sums[r][v]);
+            }
+        }
     }
 }
 
+template <int R, class T>
+void value_rows(const float* weights, std::int64_t num_rows, const ValueRun<T>* runs, int num_runs, std::int64_t head_dim,
+                float* out) {
+    if (num_rows < R) {
+        if constexpr (R > 1) value_rows<R - 1>(weights, num_rows, runs, num_runs, head_dim, out);
+        return;
+    }
+    std::int64_t column = 0;
+    for (; column + kTileVectors * kLanes <= head_dim; column += kTileVectors * kLanes) {
+        value_tile<R, kTileVectors, false>(weights, runs, num_runs, column, head_dim, out);
+    }
+    for (; column + kLanes <= head_dim; column += kLanes) value_tile<R, 1, false>(weights, runs, num_runs, column, head_dim, out);
+    if (column < head_dim) value_tile<R, 1, true>(weights, runs, num_runs, column, head_dim, out);
+}
+
+// The runs of values that hold the keys of `range`, a part of the stretches.
+template <class T>
+int find_runs(const AttentionShare& share, const Stretches& stretches, KeyRange partition, KeyRange range, const float* widened,
+              ValueRun<T>* runs) {
+    int count = 0;
+    for (int i = 0; i < stretches.count; ++i) {
+        const Stretch& stretch = stretches.items[i];
+        const std::int64_t begin = range.begin > stretch.key ? range.begin : stretch.key;
+        const std::int64_t stretch_end = stretch.key + stretch.count;
+        const std::int64_t end = range.end < stretch_end ? range.end : stretch_end;
+        if (begin >= end) continue;
+        const T* rows = reinterpret_cast<const T*>(stretch.keys + share.value_offset) +
+                        (stretch.offset + begin - stretch.key) * share.head_dim;
+        if (widened != nullptr) rows = reinterpret_cast<const T*>(widened) + (begin - partition.begin) * share.head_dim;
+        runs[count++] = {rows, begin - partition.begin, end - begin};
+    }
+    return count;
+}
+
+template <class T>
+void add_range(const AttentionShare& share, const Stretches& stretches, KeyRange partition, KeyRange range,
+               const float* widened, const float* weights, std::int64_t first_query, std::int64_t end_query, float* values) {
+    if (range.empty()) return;
+    ValueRun<T> runs[kMaxStretches];
+    const int num_runs = find_runs<T>(share, stretches, partition, range, widened, runs);
+    const std::int64_t num_rows = end_query - first_query;
+    const std::int64_t num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
+        const std::int64_t first = first_query + num_rows * tile / num_tiles;
+        value_rows<kTileRows>(weights + first * kPartition, first_query + num_rows * (tile + 1) / num_tiles - first, runs,
+                              num_runs, share.head_dim, values + first * share.head_dim);
+    }
+}
+
+// Adds exponentials x values. The keys that all tokens see go together; those near the borders of what a token sees go token by
+// token, before and after, so that every sum runs over its keys in order.
+template <class T>
+void add_values(const AttentionShare& share, const Stretches& stretches, KeyRange partition, const float* widened,
+                const float* weights, std::int64_t first_token, std::int64_t end_token, float* values) {
+    const std::int64_t heads = share.num_heads;
+    const KeyRange first = visible_keys(share, first_token, partition);
+    const KeyRange last = visible_keys(share, end_token - 1, partition);
+    KeyRange common{last.begin, first.end};
+    if (common.empty()) common = {last.begin, last.begin};
+    for (std::int64_t token = first_token; token < end_token && first.begin < common.begin; ++token) {
+        const KeyRange seen = visible_keys(share, token, partition);
+        const std::int64_t end = seen.end < common.begin ? seen.end : common.begin;
+        add_range<T>(share, stretches, partition, {seen.begin, end}, widened, weights, token * heads, (token + 1) * heads, values);
+    }
+    add_range<T>(share, stretches, partition, common, widened, weights, first_token * heads, end_token * heads, values);
+    for (std::int64_t token = first_token; token < end_token && common.end < last.end; ++token) {
+        const KeyRange seen = visible_keys(share, token, partition);
+        const std::int64_t begin = seen.begin > common.end ? seen.begin : common.end;
+        add_range<T>(share, stretches, partition, {begin, seen.end}, widened, weights, token * heads, (token + 1) * heads, values);
+    }
+}
+
+// -- a partition -------------------------------------------------------------------------------------------------------
+
+struct Workspace {
+    float* queries;  // [num_queries][head_dim]
+    float* scores;   // [num_queries][kPartition]
+    float* widened;  // [kPartition][head_dim] or [head_dim][kPartition]
+};
+
+void read_scales(const AttentionShare& share, const Stretches& stretches, KeyRange partition, float* keys, float* values) {
+    for (int i = 0; i < kPartition; ++i) keys[i] = values[i] = 0.0f;
+    for (int i = 0; i < stretches.count; ++i) {
+        const Stretch& stretch = stretches.items[i];
+        const std::int64_t at = share.block_size * share.head_dim + stretch.offset * static_cast<std::int64_t>(sizeof(float));
+        const std::size_t size = static_cast<std::size_t>(stretch.count) * sizeof(float);
+        std::memcpy(keys + stretch.key - partition.begin, stretch.keys + at, size);
+        std::memcpy(values + stretch.key - partition.begin, stretch.keys + share.value_offset + at, size);
+    }
+}
+
+template <class T>
 void attend_partition(const AttentionShare& share, const Workspace& work, KeyRange partition, const AttentionState& state) {
     // Tokens that see something here: positions from the partition's first key to its last key's last viewer.
     std::int64_t first_token = partition.begin - share.first_position;
     if (first_token < 0) first_token = 0;
-    std::int64_t last_token = share.num_tokens;
-    if (share.window < last_token + share.first_position - partition.end + 1) {
-        last_token = partition.end - 1 + share.window - share.first_position;
+    std::int64_t end_token = share.num_tokens;
+    if (share.window < end_token + share.first_position - partition.end + 1) {
+        end_token = partition.end - 1 + share.window - share.first_position;
     }
-    if (first_token >= last_token) return;
+    if (first_token >= end_token) return;
 
-    const KeyRange earliest = visible_keys(share, first_token, partition.begin, partition.end);
-    const KeyRange latest = visible_keys(share, last_token - 1, partition.begin, partition.end);
-    for_each_stretch(share, {earliest.begin, latest.end}, [&](std::int64_t key, std::int64_t count, const float* row) {
-        transpose(row, count, share.head_dim, work.keys + key - partition.begin, kPartition);
-    });
+    Stretches stretches;
+    find_stretches(share, {visible_keys(share, first_token, partition).begin, visible_keys(share, end_token - 1, partition).end},
+                   stretches);
     const std::int64_t first = first_token * share.num_heads;
-    const std::int64_t last = last_token * share.num_heads;
-    multiply(work.queries + first * share.head_dim, share.head_dim, last - first, work.keys, kPartition, share.head_dim,
-             latest.end - partition.begin, work.scores + first * kPartition, kPartition, false, true);
+    const std::int64_t last = end_token * share.num_heads;
+    score_partition<T>(share, stretches, partition, work.queries + first * share.head_dim, last - first, work.widened,
+                       work.scores + first * kPartition);
+    float key_scales[kPartition];
+    float value_scales[kPartition];
+    Scales scales{nullptr, nullptr};
+    if (share.type == KvType::int8) {
+        read_scales(share, stretches, partition, key_scales, value_scales);
+        scales = {key_scales, value_scales};
+    }
     for (std::int64_t query = first; query < last; ++query) {
-        const KeyRange keys = visible_keys(share, query / share.num_heads, partition.begin, partition.end);
+        const KeyRange keys = visible_keys(share, query / share.num_heads, partition);
         const float factor =
-            softmax_partition(work.scores + query * kPartition, keys.begin - partition.begin, keys.end - partition.begin,
+            softmax_partition(work.scores + query * kPartition, keys.begin - partition.begin, keys.end - partition.begin, scales,
                               share.scale, share.softcap, state.largest + query, state.sum + query);
         rescale(state.values + query * share.head_dim, factor, share.head_dim);
     }
-    add_values(share, work, partition, first_token, last_token, state.values);
+    if (sizeof(T) == sizeof(float) || last - first < kWidenFrom) {
+        return add_values<T>(share, stretches, partition, nullptr, work.scores, first_token, end_token, state.values);
+    }
+    for (int i = 0; i < stretches.count; ++i) {
+        const Stretch& stretch = stretches.items[i];
+        widen(reinterpret_cast<const T*>(stretch.keys + share.value_offset) + stretch.offset * share.head_dim,
+              stretch.count * share.head_dim, work.widened + (stretch.key - partition.begin) * share.head_dim);
+    }
+    add_values<float>(share, stretches, partition, work.widened, work.scores, first_token, end_token, state.values);
+}
+
+template <class T>
+void attend_partitions(const AttentionShare& share, const Workspace& work, std::int64_t span, const AttentionState& state) {
+    const std::int64_t end = share.first_position + share.num_tokens;
+    for (std::int64_t begin = span * kSpan; begin < (span + 1) * kSpan && begin < end; begin += kPartition) {
+        attend_partition<T>(share, work, {begin, begin + kPartition}, state);
+    }
 }
 
 }  // namespace
@@ -180,8 +423,10 @@ void attend_span(const AttentionShare& share, std::int64_t span, const Attention
         const float* from = share.query + query / share.num_heads * share.token_stride + query % share.num_heads * share.head_stride;
         std::memcpy(work.queries + query * share.head_dim, from, static_cast<std::size_t>(share.head_dim) * sizeof(float));
     }
-    for (std::int64_t begin = span * kSpan; begin < (span + 1) * kSpan; begin += kPartition) {
-        attend_partition(share, work, {begin, begin + kPartition}, state);
+    switch (share.type) {
+        case KvType::float32: return attend_partitions<float>(share, work, span, state);
+        case KvType::float16: return attend_partitions<std::uint16_t>(share, work, span, state);
+        case KvType::int8: return attend_partitions<std::int8_t>(share, work, span, state);
     }
 }
 

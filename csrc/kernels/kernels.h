@@ -36,6 +36,9 @@ constexpr std::int64_t kLinearDepthBlock = 256;
 constexpr std::int64_t kLinearScratchStride = kLinearDepthBlock + 16;  // not a power of two: rows spread over cache sets
 constexpr std::int64_t kLinearScratch = kLinearRowBlock * kLinearScratchStride;
 
+// Element type of a key/value cache; see kernels/kv_cache.h for the layout.
+enum class KvType { float32, float16, int8 };
+
 // Attention walks the keys in partitions of kPartition counted from position 0, and gathers partitions into spans of kSpan, whose
 // results are merged in order. Both borders are absolute positions: they depend on nothing but the key's position.
 constexpr std::int64_t kPartition = 64;
@@ -51,9 +54,10 @@ struct AttentionShare {
     std::int64_t head_dim;
     std::int64_t first_position;  // of the first token; the others follow
 
-    const float* keys;           // of this head in block 0, [block_size][head_dim]
-    std::int64_t block_stride;   // floats from block to block
-    std::int64_t value_offset;   // floats from a block's keys to its values
+    KvType type;
+    const std::uint8_t* keys;    // of this head in block 0
+    std::int64_t block_stride;   // bytes from block to block
+    std::int64_t value_offset;   // bytes from a block's keys to its values
     std::int64_t block_size;
     const std::int32_t* block_table;  // of this row
 
@@ -78,7 +82,7 @@ constexpr std::int64_t attention_state_size(std::int64_t num_queries, std::int64
     return num_queries * (head_dim + 2);
 }
 
-// Queries, scores, and one partition of transposed keys.
+// Queries, scores, and one partition of keys or values.
 constexpr std::int64_t attention_scratch_size(std::int64_t num_queries, std::int64_t head_dim) {
     return num_queries * (head_dim + kPartition) + head_dim * kPartition;
 }
@@ -109,6 +113,10 @@ struct Kernels {
     // One token: heads of x at head_stride, out contiguous [num_heads, head_dim].
     void (*rope)(const float* x, std::int64_t head_stride, std::int64_t num_heads, std::int64_t head_dim,
                  const float* cos_sin, std::int64_t rotary_dim, float* out);
+
+    // Writes the key and value [head_dim] of one token and head at `offset` of a block; `keys`, `values`: of that block and head.
+    void (*store_kv)(KvType type, const float* key, const float* value, std::int64_t head_dim, std::int64_t block_size,
+                     std::int64_t offset, std::uint8_t* keys, std::uint8_t* values);
 
     // Attends to the keys of one span (number `span`, keys kSpan * span onwards).
     void (*attend_span)(const AttentionShare& share, std::int64_t span, const AttentionState& state);

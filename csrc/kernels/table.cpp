@@ -1,6 +1,7 @@
 // Fills this instruction set's table of kernels.
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
+#include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/quant_linear.h"
 #include "kernels/rows.h"
@@ -26,6 +27,7 @@ extern const Kernels kernels = {
     map,
     map_and_mul,
     rope,
+    store_kv,
     attend_span,
     merge_attention,
     finish_attention,

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
+from octavo.ops.interface import AttentionMetadata, Int, Ops
+from octavo.ops.kv_layout import KVCache
 
 
 @dataclass(slots=True)
 class ForwardContext:
     """Passed to every module's forward; nothing in a model reaches for globals.
 
-    kv_caches: layer name -> [B, 2, K, S, D] float32, bound once by the worker
+    kv_caches: layer name -> cache array (see `octavo.ops.kv_layout`), bound once by the worker
     metadata: layer name -> its group's AttentionMetadata of this step
     output_rows: [R] int32, the tokens whose hidden states are wanted; None: all
     """
 
     ops: Ops
-    kv_caches: Mapping[str, Float]
+    kv_caches: Mapping[str, KVCache]
     metadata: Mapping[str, AttentionMetadata]
     output_rows: Int | None = None

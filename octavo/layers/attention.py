@@ -55,22 +55,17 @@ class Attention:
         ops = context.ops
         num_rotated = self.num_heads + self.num_kv_heads
         heads = self.qkv(x, ops).reshape(x.shape[0], num_rotated + self.num_kv_heads, self.head_dim)
+        query, key = heads[:, : self.num_heads], heads[:, self.num_heads : num_rotated]
         value = heads[:, num_rotated:]
-        if self.qk_norm is None:
-            # Queries and keys lie side by side: one rotation for both.
-            rotated = self._rotate(heads[:, :num_rotated], positions, ops)
-            query, key = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
-        else:
-            query, key = self.qk_norm(heads[:, : self.num_heads], heads[:, self.num_heads : num_rotated], ops)
-            query, key = self._rotate(query, positions, ops), self._rotate(key, positions, ops)
-
+        if self.qk_norm is not None:
+            query, key = self.qk_norm(query, key, ops)
         cache, metadata = context.kv_caches[self.name], context.metadata[self.name]
-        ops.store_kv(key, value, cache, metadata.slot_mapping)
+        if self.cos_sin is None:
+            ops.store_kv(key, value, cache, metadata.slot_mapping)
+        else:
+            query = ops.rope_and_store(query, key, value, positions, self.cos_sin, cache, metadata.slot_mapping)
         attended = ops.paged_attention(query, cache, metadata, self.scale, self.sliding_window, self.softcap)
         return self.output(attended, ops)
-
-    def _rotate(self, heads: Float, positions: Int, ops: Ops) -> Float:
-        return heads if self.cos_sin is None else ops.rope(heads, positions, self.cos_sin)
 
     def kv_cache_spec(self, block_size: int, dtype: str) -> KVCacheSpec:
         """Return what the layer stores."""

@@ -1,7 +1,7 @@
 """The closed set of array operations that models, layers and the sampler are written in.
 
 Dimension names: T tokens of the step, R rows (requests), V vocabulary, H hidden, I/O features in/out, Q query heads,
-K key/value heads, D head dim, B blocks, S block size.
+K key/value heads, D head dim, B blocks, S block size. Caches are arrays laid out as `octavo.ops.kv_layout` says.
 
 Contract of every op: results depend on nothing but the row's own inputs (batch invariance): tile over rows, never
 change the order of a row's own sums. Arguments are checked here at the border (shape, dtype, index range) and a
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.loader.compact import CompactMatrix
+from octavo.ops.kv_layout import KVCache
 
 if TYPE_CHECKING:
     from octavo.ops.tape import ModelFunctions, Tape, TapeLimits
@@ -144,23 +145,38 @@ class Ops(Protocol):
         """
         ...
 
-    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
-        """Write key and value [T, K, D] into cache [B, 2, K, S, D], in place; slot = block * S + offset.
+    def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: NDArray[np.int64]) -> None:
+        """Write key and value [T, K, D] into the cache, in place; slot = block * S + offset.
 
-        Slots outside 0..B*S-1 raise ValueError. Slots of block 0 (the null block) may be written and are never read.
+        The cache's element type rounds them: float16 to the nearest, limited to +-65504; int8 to multiples of a scale
+        for each token and head, its largest magnitude / 127. Slots outside 0..B*S-1 raise ValueError. Slots of block 0
+        (the null block) are left as they are; the others must be distinct.
         """
+        ...
+
+    def rope_and_store(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        positions: Int,
+        cos_sin: Float,
+        cache: KVCache,
+        slot_mapping: NDArray[np.int64],
+    ) -> Float:
+        """Return rope(query) [T, Q, D], and store rope(key) and value, both [T, K, D]: `rope` and `store_kv` in one."""
         ...
 
     def paged_attention(
         self,
         query: Float,
-        cache: Float,
+        cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> Float:
-        """Causal attention of query [T, Q, D] over cache [B, 2, K, S, D]; result [T, Q * D]. Q is a multiple of K.
+        """Causal attention of query [T, Q, D] over the cache; result [T, Q * D]. Q is a multiple of K.
 
         score = scale * q.k; with softcap c: c * tanh(score / c); a query at position p sees keys
         max(0, p - sliding_window + 1) .. p. Keys are walked in fixed partitions counted from position 0, so that

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.kv_layout import KVCache
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
@@ -75,13 +76,25 @@ class NativeOps:
     def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
         return _native.rope(x, positions, cos_sin)
 
-    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
+    def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: NDArray[np.int64]) -> None:
         _native.store_kv(key, value, cache, slot_mapping)
+
+    def rope_and_store(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        positions: Int,
+        cos_sin: Float,
+        cache: KVCache,
+        slot_mapping: NDArray[np.int64],
+    ) -> Float:
+        return _native.rope_and_store(query, key, value, positions, cos_sin, cache, slot_mapping)
 
     def paged_attention(
         self,
         query: Float,
-        cache: Float,
+        cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None = None,

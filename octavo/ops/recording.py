@@ -15,6 +15,7 @@ import numpy as np
 
 from octavo.errors import UnsupportedError
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Ops, Weight
+from octavo.ops.kv_layout import KVCache
 
 _SLOT_ALIGNMENT = 16  # floats: a cache line
 
@@ -274,14 +275,21 @@ class RecordingOps:
     def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
         return self._like(x, "rope", _array(x).inner, _ids(positions).index, cos_sin)
 
-    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: Any) -> None:
+    def rope_and_store(
+        self, query: Float, key: Float, value: Float, positions: Int, cos_sin: Float, cache: KVCache, slot_mapping: Any
+    ) -> Float:
+        constants = (_ids(positions).index, cos_sin, cache, _group(slot_mapping).index)
+        array = _array(query)
+        return self._emit("rope_and_store", (query, key, value), array.buffer.dimension, array.inner, *constants)
+
+    def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: Any) -> None:
         constants = (cache, _group(slot_mapping).index)
         self._recording.calls.append(RecordedCall("store_kv", (_array(key), _array(value)), (), constants))
 
     def paged_attention(
         self,
         query: Float,
-        cache: Float,
+        cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None = None,

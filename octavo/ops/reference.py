@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.loader.compact import CompactMatrix
-from octavo.ops import reference_sampling
+from octavo.ops import kv_layout, reference_sampling
 from octavo.ops.checks import check_array, check_range
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.kv_layout import KVCache, cache_sizes
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
@@ -147,20 +148,36 @@ class ReferenceOps:
         first, second, rest = x[..., :half], x[..., half:rotary_dim], x[..., rotary_dim:]
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
-    def store_kv(self, key: Float, value: Float, cache: Float, slot_mapping: NDArray[np.int64]) -> None:
-        num_blocks, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
+    def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: NDArray[np.int64]) -> None:
+        num_blocks, num_kv_heads, block_size, head_dim = cache_sizes(cache)
         check_array("key", key, (None, num_kv_heads, head_dim))
         check_array("value", value, key.shape)
         check_array("slot_mapping", slot_mapping, (key.shape[0],), np.int64)
         check_range("slot_mapping", slot_mapping, num_blocks * block_size)
         blocks, offsets = np.divmod(slot_mapping, block_size)
-        cache[blocks, 0, :, offsets] = key
-        cache[blocks, 1, :, offsets] = value
+        real = blocks > 0
+        kv_layout.store(cache, blocks[real], offsets[real], key[real], value[real])
+
+    def rope_and_store(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        positions: Int,
+        cos_sin: Float,
+        cache: KVCache,
+        slot_mapping: NDArray[np.int64],
+    ) -> Float:
+        check_array("query", query, (None, None, cache_sizes(cache).head_dim))
+        rotated_key = self.rope(key, positions, cos_sin)
+        rotated_query = self.rope(query, positions, cos_sin)
+        self.store_kv(rotated_key, value, cache, slot_mapping)
+        return rotated_query
 
     def paged_attention(
         self,
         query: Float,
-        cache: Float,
+        cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None = None,
@@ -174,7 +191,9 @@ class ReferenceOps:
             start, end = starts[row], starts[row + 1]
             if start == end:
                 continue
-            key, value = _gather_kv(cache, metadata.block_table[row], seq_len)  # [K, seq_len, D]
+            num_blocks = -(-seq_len // cache_sizes(cache).block_size)
+            keys, values = kv_layout.gather(cache, metadata.block_table[row, :num_blocks])
+            key, value = keys[:, :seq_len], values[:, :seq_len]
             positions = np.arange(seq_len - (end - start), seq_len)
             visible = _visible_keys(positions, seq_len, sliding_window)
             out = _attend(query[start:end], key, value, visible, scale, softcap)
@@ -252,14 +271,8 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Float], Float]] = {
 # -- attention's parts -------------------------------------------------------------------------------------------------
 
 
-def _cache_dimensions(cache: Float) -> tuple[int, int, int, int]:
-    check_array("cache", cache, (None, 2, None, None, None))
-    num_blocks, _, num_kv_heads, block_size, head_dim = cache.shape
-    return num_blocks, num_kv_heads, block_size, head_dim
-
-
-def _check_attention(query: Float, cache: Float, metadata: AttentionMetadata, sliding_window: int | None) -> None:
-    num_blocks, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
+def _check_attention(query: Float, cache: KVCache, metadata: AttentionMetadata, sliding_window: int | None) -> None:
+    num_blocks, num_kv_heads, block_size, head_dim = cache_sizes(cache)
     check_array("query", query, (None, None, head_dim))
     if query.shape[1] % num_kv_heads:
         raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {query.shape[1]}")
@@ -276,15 +289,6 @@ def _check_attention(query: Float, cache: Float, metadata: AttentionMetadata, sl
         raise ValueError(f"query_start must rise from 0 to {query.shape[0]}, got {metadata.query_start.tolist()}")
     if (query_lens > metadata.seq_lens).any():
         raise ValueError("seq_lens must count the step's own tokens: a row has more queries than keys")
-
-
-def _gather_kv(cache: Float, block_ids: Int, seq_len: int) -> tuple[Float, Float]:
-    """Return the row's keys and values, each [K, seq_len, D]."""
-    _, num_kv_heads, block_size, head_dim = _cache_dimensions(cache)
-    num_blocks = -(-seq_len // block_size)
-    pages = cache[block_ids[:num_blocks]]  # [blocks, 2, K, S, D]
-    kv = pages.transpose(1, 2, 0, 3, 4).reshape(2, num_kv_heads, num_blocks * block_size, head_dim)[:, :, :seq_len]
-    return kv[0], kv[1]
 
 
 def _visible_keys(positions: NDArray[np.int64], seq_len: int, sliding_window: int | None) -> NDArray[np.bool_]:

@@ -16,7 +16,8 @@ class FullAttentionSpec:
 
     @property
     def page_size_bytes(self) -> int:
-        return 2 * self.block_size * self.num_kv_heads * self.head_dim * DTYPE_SIZE_BYTES[self.dtype]
+        head_bytes = self.head_dim * DTYPE_SIZE_BYTES[self.dtype] + (SCALE_BYTES if self.dtype == "int8" else 0)
+        return 2 * self.block_size * self.num_kv_heads * head_bytes
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class SlidingWindowSpec(FullAttentionSpec):
 
 
 KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
-DTYPE_SIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+DTYPE_SIZE_BYTES = {"float32": 4, "float16": 2, "int8": 1}
+SCALE_BYTES = 4  # int8: one float32 for each token and head
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from octavo.attention.context import ForwardContext
 from octavo.models.interface import CausalLM
 from octavo.ops.interface import Float, Ops
+from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
 
 
@@ -26,7 +27,7 @@ class BoundModel:
 def bind_model(
     model: CausalLM,
     ops: Ops,
-    kv_caches: Mapping[str, Float],
+    kv_caches: Mapping[str, KVCache],
     layer_groups: Sequence[Sequence[str]],
     limits: TapeLimits | None,
 ) -> BoundModel:

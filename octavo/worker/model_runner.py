@@ -15,6 +15,7 @@ from octavo.loader.checkpoint import Checkpoint
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
+from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.quantization.open import open_model_weights
 from octavo.sampling.sampler import Sampler
@@ -24,7 +25,7 @@ from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutpu
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.input_builder import StepInputs, build_inputs
-from octavo.worker.kv_memory import allocate_kv_caches
+from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
 from octavo.worker.request_rows import RequestRows
 
@@ -33,7 +34,7 @@ class ModelRunner:
     """Owns the model, the KV caches, the rows and the sampler. Call order: load_model, initialize_kv_cache, steps."""
 
     model: CausalLM
-    _kv_caches: dict[str, Float]
+    _kv_caches: dict[str, KVCache]
     _bound: BoundModel
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
@@ -90,13 +91,12 @@ class ModelRunner:
         Returns the bytes of activations of the largest step, where the tape knows them.
         """
         specs = self.kv_cache_specs()
-        caches: dict[str, Float] = {}
+        caches: dict[str, KVCache] = {}
         metadata: list[AttentionMetadata] = []
         positions = np.arange(num_tokens, dtype=np.int32)
         for name, spec in specs.items():
             num_blocks = -(-num_tokens // spec.block_size)
-            shape = (num_blocks + 1, 2, spec.num_kv_heads, spec.block_size, spec.head_dim)
-            caches[name] = np.zeros(shape, np.float32)
+            caches[name] = cache_in(np.zeros((num_blocks + 1) * spec.page_size_bytes, np.uint8), spec, num_blocks + 1)
             metadata.append(
                 AttentionMetadata(
                     query_start=np.array([0, num_tokens], np.int32),
@@ -114,7 +114,7 @@ class ModelRunner:
         self._kv_caches = allocate_kv_caches(self._plan)
         self._bound = self._bind(self._kv_caches, [group.layer_names for group in self._plan.groups])
 
-    def _bind(self, kv_caches: Mapping[str, Float], layer_groups: Sequence[Sequence[str]]) -> BoundModel:
+    def _bind(self, kv_caches: Mapping[str, KVCache], layer_groups: Sequence[Sequence[str]]) -> BoundModel:
         scheduler = self._config.scheduler
         limits = TapeLimits(
             max_tokens=scheduler.max_num_batched_tokens,

@@ -9,11 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.ops import kv_layout
 from octavo.ops.interface import AttentionMetadata, Ops
+from octavo.ops.kv_layout import CacheSizes
 from octavo.ops.reference import ReferenceOps
 
 Array = NDArray[np.float32]
 REFERENCE = ReferenceOps()
+DTYPES = ["float32", "float16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,17 @@ class Step:
     metadata: AttentionMetadata
 
 
+def unused_cache(sizes: CacheSizes, dtype: str) -> kv_layout.KVCache:
+    """Return a cache in which every element that is read shows: NaN, by its scale where elements are codes."""
+    shape = kv_layout.cache_shape(sizes, kv_layout.cache_dtype(dtype))
+    if dtype != "int8":
+        return np.full(shape, np.nan, kv_layout.cache_dtype(dtype))
+    cache = np.full(shape, 99, np.int8)
+    for plane in (0, 1):
+        kv_layout.scales_of(cache, plane)[:] = np.nan
+    return cache
+
+
 def make_step(
     rows: list[tuple[int, int]],
     num_kv_heads: int = 2,
@@ -33,18 +47,19 @@ def make_step(
     block_size: int = 16,
     window: int | None = None,
     seed: int = 0,
+    dtype: str = "float32",
 ) -> Step:
     generator = np.random.default_rng(seed)
     blocks_of = [-(-num_keys // block_size) for _, num_keys in rows]
     num_blocks = 1 + sum(blocks_of)
-    cache = np.full((num_blocks, 2, num_kv_heads, block_size, head_dim), np.nan, np.float32)
+    cache = unused_cache(CacheSizes(num_blocks, num_kv_heads, block_size, head_dim), dtype)
     table = np.zeros((len(rows), max(blocks_of) + 1), np.int32)
     free = iter(generator.permutation(np.arange(1, num_blocks)))
     for row, (num_queries, num_keys) in enumerate(rows):
         table[row, : blocks_of[row]] = [next(free) for _ in range(blocks_of[row])]
         kv = generator.standard_normal((num_keys, 2, num_kv_heads, head_dim)).astype(np.float32)
-        for key in range(num_keys):
-            cache[table[row, key // block_size], :, :, key % block_size] = kv[key]
+        keys = np.arange(num_keys)
+        kv_layout.store(cache, table[row, keys // block_size], keys % block_size, kv[:, 0], kv[:, 1])
         if window is not None:  # blocks out of the window were freed
             table[row, : max(0, num_keys - num_queries - window + 1) // block_size] = 0
     starts = np.concatenate([[0], np.cumsum([num_queries for num_queries, _ in rows])]).astype(np.int32)
@@ -63,7 +78,8 @@ MIXED = [(1, 1), (1, 77), (5, 300), (64, 64), (0, 10), (13, 130), (1, 700)]
 
 @pytest.mark.parametrize("window", [None, 1, 7, 64, 200])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_it_agrees_with_the_reference(native: Ops, window: int | None, softcap: float | None) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_agrees_with_the_reference(native: Ops, window: int | None, softcap: float | None, dtype: str) -> None:
     for shape in [
         {"head_dim": 64, "num_kv_heads": 3},
         {"head_dim": 40, "block_size": 7, "group": 1},
@@ -71,18 +87,22 @@ def test_it_agrees_with_the_reference(native: Ops, window: int | None, softcap: 
         {"head_dim": 96, "block_size": 100, "num_kv_heads": 1},
         {"head_dim": 1, "block_size": 1, "group": 2},
     ]:
-        step = make_step(MIXED, window=window, **shape)
+        step = make_step(MIXED, window=window, dtype=dtype, **shape)
         result = attend(native, step, window, softcap)
         assert result.dtype == np.float32
         np.testing.assert_allclose(result, attend(REFERENCE, step, window, softcap), rtol=1e-5, atol=3e-6)
 
 
 @pytest.mark.parametrize("window", [None, 50])
-def test_bits_do_not_depend_on_chunks_neighbours_or_threads(native: Ops, window: int | None) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", [16, 24])
+def test_bits_do_not_depend_on_chunks_neighbours_or_threads(
+    native: Ops, window: int | None, dtype: str, block_size: int
+) -> None:
     """One prompt of 600 tokens: whole, token by token, in chunks, alone or among others, with 1 to 3 threads."""
-    whole = make_step([(600, 600)], head_dim=24)
+    whole = make_step([(600, 600)], head_dim=24, dtype=dtype, block_size=block_size)
     expected = attend(native, whole, window)
-    crowd = make_step([(30, 90), (1, 5)], head_dim=24, seed=9)
+    crowd = make_step([(30, 90), (1, 5)], head_dim=24, seed=9, dtype=dtype, block_size=block_size)
     for begin, end in [(0, 1), (0, 7), (63, 64), (64, 65), (7, 23), (512, 513), (511, 530), (599, 600), (100, 600)]:
         part = replace(
             whole,
@@ -114,13 +134,15 @@ def joined(first: Step, second: Step) -> Step:
     return Step(np.concatenate([first.query, second.query]), np.concatenate([first.cache, second.cache]), metadata)
 
 
-def test_bits_do_not_depend_on_the_block_size(native: Ops) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_the_block_size(native: Ops, dtype: str) -> None:
     generator = np.random.default_rng(0)
     kv = generator.standard_normal((640, 2, 2, 16)).astype(np.float32)
     query = generator.standard_normal((40, 4, 16)).astype(np.float32)
     results = []
     for block_size in (1, 16, 20, 64, 640):
-        cache = kv.reshape(640 // block_size, block_size, 2, 2, 16).transpose(0, 2, 3, 1, 4).copy()
+        cache = unused_cache(CacheSizes(640 // block_size, 2, block_size, 16), dtype)
+        kv_layout.store(cache, np.arange(640) // block_size, np.arange(640) % block_size, kv[:, 0], kv[:, 1])
         table = np.arange(len(cache), dtype=np.int32)[None]
         starts, lengths = np.array([0, 40], np.int32), np.array([640], np.int32)
         metadata = AttentionMetadata(starts, lengths, table, np.zeros(40, np.int64))
@@ -139,7 +161,7 @@ def test_scores_of_any_size_do_not_overflow(native: Ops) -> None:
 def test_a_nan_stays_in_its_row(native: Ops) -> None:
     step = make_step([(2, 100), (3, 90)])
     clean = attend(native, step)
-    step.cache[step.metadata.block_table[0, 0], 0, :, 3] = np.nan
+    kv_layout.keys_of(step.cache)[step.metadata.block_table[0, 0], :, 3] = np.nan
     result = attend(native, step)
     assert np.isnan(result[:2]).all() and np.array_equal(result[2:], clean[2:])
 
@@ -160,17 +182,89 @@ def test_no_tokens(native: Ops) -> None:
     assert attend(native, step).shape == (0, 6 * 16)
 
 
-def test_store_kv_writes_its_slots_and_nothing_else(native: Ops) -> None:
+def random_heads(num_tokens: int, head_dim: int) -> tuple[Array, Array, Array]:
+    """Return views of queries, keys and values of a fused projection, of many magnitudes."""
+    generator = np.random.default_rng(0)
+    fused = generator.standard_normal((num_tokens, 9, head_dim)).astype(np.float32)
+    fused *= np.float32(10.0) ** generator.integers(-9, 5, (num_tokens, 9, 1)).astype(np.float32)
+    return fused[:, :3], fused[:, 3:6], fused[:, 6:]
+
+
+def assert_same_cache(cache: kv_layout.KVCache, expected: kv_layout.KVCache) -> None:
+    """Codes may differ by one where a product fell between two, and scales by a rounding."""
+    if cache.dtype != np.int8:
+        assert np.array_equal(cache, expected, equal_nan=True)
+        return
+    for part in (kv_layout.keys_of, kv_layout.values_of):
+        assert np.abs(part(cache).astype(int) - part(expected).astype(int)).max(initial=0) <= 1
+    for plane in (0, 1):
+        np.testing.assert_allclose(
+            kv_layout.scales_of(cache, plane), kv_layout.scales_of(expected, plane), rtol=3e-7, atol=0
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("block_size", "head_dim"), [(16, 20), (7, 5), (16, 64)])
+def test_store_kv_writes_its_slots_and_nothing_else(native: Ops, dtype: str, block_size: int, head_dim: int) -> None:
     generator = np.random.default_rng(0)
     for num_tokens in (0, 1, 50):
-        cache = generator.standard_normal((8, 2, 3, 16, 20)).astype(np.float32)
+        _, key, value = random_heads(num_tokens, head_dim)
+        cache = unused_cache(CacheSizes(8, 3, block_size, head_dim), dtype)
         expected = cache.copy()
-        fused = generator.standard_normal((num_tokens, 7, 20)).astype(np.float32)
-        key, value = fused[:, :3], fused[:, 4:]
-        slots = generator.permutation(8 * 16)[:num_tokens].astype(np.int64)
+        slots = generator.permutation(8 * block_size)[:num_tokens].astype(np.int64)
         native.store_kv(key, value, cache, slots)
         REFERENCE.store_kv(key, value, expected, slots)
-        assert np.array_equal(cache, expected)
+        assert_same_cache(cache, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rotary_dim", [20, 6])
+def test_rope_and_store_are_rope_and_store_kv(native: Ops, dtype: str, rotary_dim: int) -> None:
+    generator = np.random.default_rng(0)
+    table = generator.standard_normal((40, rotary_dim)).astype(np.float32)
+    for num_tokens in (0, 1, 50):
+        query, key, value = random_heads(num_tokens, 20)
+        positions = generator.integers(0, 40, num_tokens).astype(np.int32)
+        slots = generator.permutation(8 * 16)[:num_tokens].astype(np.int64)
+        cache = unused_cache(CacheSizes(8, 3, 16, 20), dtype)
+        expected, reference = cache.copy(), cache.copy()
+        rotated = native.rope_and_store(query, key, value, positions, table, cache, slots)
+        native.store_kv(native.rope(key, positions, table), value, expected, slots)
+        assert np.array_equal(cache, expected, equal_nan=True)
+        assert np.array_equal(rotated, native.rope(query, positions, table))
+        close = REFERENCE.rope_and_store(query, key, value, positions, table, reference, slots)
+        np.testing.assert_allclose(rotated, close, rtol=1e-5, atol=1e-5 * np.abs(query).max(initial=0))
+
+
+@pytest.mark.parametrize("ops_of", ["native", "reference"])
+def test_what_a_cache_cannot_hold(native: Ops, ops_of: str) -> None:
+    """float16 is limited to its largest number; a number that is none stays none, in its own token and head."""
+    ops = native if ops_of == "native" else REFERENCE
+    x = np.ones((3, 1, 8), np.float32)
+    x[0, 0, :2] = 1e6, -1e6
+    x[1, 0, 3] = np.nan
+    slots = np.arange(16, 19, dtype=np.int64)
+    half = np.zeros((2, 2, 1, 16, 8), np.float16)
+    ops.store_kv(x, x, half, slots)
+    for stored in (kv_layout.keys_of(half)[1, 0], kv_layout.values_of(half)[1, 0]):
+        assert stored[0, 0] == 65504 and stored[0, 1] == -65504 and np.isnan(stored[1, 3])
+        assert (stored[2] == 1).all() and np.isfinite(stored[1, 4:]).all()
+    x[0, 0, 0] = np.inf
+    x[2] = 0
+    codes = np.zeros((2, 2, 1, 16, 12), np.int8)
+    ops.store_kv(x, x, codes, slots)
+    for plane in (0, 1):
+        scales = kv_layout.scales_of(codes, plane)[1, 0]
+        assert np.isnan(scales[:2]).all() and scales[2] == 0
+
+
+def test_int8_is_near_what_was_stored(native: Ops) -> None:
+    _, key, value = random_heads(48, 64)
+    cache = np.zeros((4, 2, 3, 16, 68), np.int8)
+    native.store_kv(key, value, cache, np.arange(16, 64, dtype=np.int64))
+    for stored, x in zip(kv_layout.gather(cache, np.arange(1, 4)), (key, value), strict=True):
+        error = np.abs(stored.swapaxes(0, 1) - x).max(axis=-1)
+        assert (error <= np.abs(x).max(axis=-1) / 250).all()
 
 
 def test_bad_attention_arguments_are_refused(native: Ops) -> None:
@@ -198,7 +292,7 @@ def test_bad_attention_arguments_are_refused(native: Ops) -> None:
     refuse("got int64", seq_lens=metadata.seq_lens.astype(np.int64))
     refuse("query must have a multiple of 2 heads, got 5", query=step.query[:, :5])
     refuse(r"query must be a float32 array \[\*, \*, 16\]", query=np.zeros((3, 6, 8), np.float32))
-    refuse(r"cache must be a float32 array \[\*, 2,", cache=np.zeros((9, 1, 2, 16, 16), np.float32))
+    refuse(r"cache must be a float32, float16 or int8 array \[\*, 2,", cache=np.zeros((9, 1, 2, 16, 16), np.float32))
     with pytest.raises(ValueError, match="sliding_window must be at least 1"):
         attend(native, step, window=0)
     with pytest.raises(ValueError, match="softcap must be positive"):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from octavo.ops.interface import AttentionMetadata, Ops
+from octavo.ops.kv_layout import keys_of, values_of
 from octavo.ops.reference import ReferenceOps
 
 OPS = ReferenceOps()
@@ -127,7 +128,7 @@ def test_store_kv_writes_the_named_slots_and_nothing_else() -> None:
     key, value = random(3, 2, 5), random(3, 2, 5, seed=1)
     OPS.store_kv(key, value, cache, np.array([11, 4, 6], np.int64))
     for token, (block, offset) in enumerate([(2, 3), (1, 0), (1, 2)]):
-        np.testing.assert_array_equal(cache[block, 0, :, offset], key[token])
+        np.testing.assert_array_equal(cache[block, 0].reshape(2, 5, 4)[:, :, offset], key[token])
         np.testing.assert_array_equal(cache[block, 1, :, offset], value[token])
     assert np.count_nonzero(cache) == key.size + value.size
 
@@ -150,8 +151,8 @@ class Paged:
             table[row, : len(ids)] = ids
             for position in range(n):
                 block, offset = ids[position // block_size], position % block_size
-                self.cache[block, 0, :, offset] = self.keys[row][:, position]
-                self.cache[block, 1, :, offset] = self.values[row][:, position]
+                keys_of(self.cache)[block, :, offset] = self.keys[row][:, position]
+                values_of(self.cache)[block, :, offset] = self.values[row][:, position]
         self.metadata = AttentionMetadata(
             query_start=np.cumsum([0, *query_lens], dtype=np.int32),
             seq_lens=np.array(seq_lens, np.int32),
@@ -208,7 +209,7 @@ def test_strided_views_are_accepted() -> None:
     np.testing.assert_array_equal(OPS.rope(query, np.arange(5, dtype=np.int32), table), query)
     cache = np.zeros((3, 2, 2, 4, 8), np.float32)
     OPS.store_kv(value, value, cache, np.arange(4, 9))
-    np.testing.assert_array_equal(cache[1, 0, :, 0], value[0])
+    np.testing.assert_array_equal(keys_of(cache)[1, :, 0], value[0])
     np.testing.assert_array_equal(OPS.rms_norm(query, np.ones(8, np.float32), 1e-6).shape, query.shape)
 
 
