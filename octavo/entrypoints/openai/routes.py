@@ -19,6 +19,7 @@ from octavo.entrypoints.openai.http import ErrorResponder, JSONEndpoint, JSONHan
 from octavo.entrypoints.openai.metrics import show_metrics
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
 from octavo.entrypoints.openai.protocol.completions import CompletionRequest, CompletionResponse
+from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
 from octavo.entrypoints.openai.protocol.services import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -30,6 +31,12 @@ from octavo.entrypoints.openai.protocol.services import (
     TokenizeRequest,
     TokenizeResponse,
     VersionResponse,
+)
+from octavo.entrypoints.openai.responses import (
+    cancel_response,
+    create_response,
+    delete_response,
+    retrieve_response,
 )
 from octavo.entrypoints.openai.state import ServerState
 
@@ -84,6 +91,29 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _posting(
         "/v1/completions", "Continue prompts", create_completion, CompletionRequest, CompletionResponse, streams=True
+    ),
+    _posting(
+        "/v1/responses",
+        "Answer a text or a conversation, and keep it",
+        create_response,
+        ResponsesRequest,
+        ResponseObject,
+        streams=True,
+    ),
+    Endpoint("/v1/responses/{response_id}", "Show a response", retrieve_response, response_type=ResponseObject),
+    Endpoint(
+        "/v1/responses/{response_id}",
+        "Forget a response",
+        delete_response,
+        response_type=DeletedResponse,
+        method="DELETE",
+    ),
+    Endpoint(
+        "/v1/responses/{response_id}/cancel",
+        "End a response that runs in the background",
+        cancel_response,
+        response_type=ResponseObject,
+        method="POST",
     ),
     _posting(
         "/v1/messages",

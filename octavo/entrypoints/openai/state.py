@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.logprobs import TokenNames
+from octavo.entrypoints.openai.response_store import ResponseStore
 from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -58,6 +59,7 @@ class ServerState:
         self.chat_template = chat_template
         self.created = int(time.time())
         self.runner = JobRunner(engine, args)
+        self.responses = ResponseStore()
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
         self.fingerprint = _fingerprint(engine)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
