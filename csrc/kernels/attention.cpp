@@ -47,7 +47,7 @@ void multiply(const float* x, std::int64_t x_stride, std::int64_t num_rows, cons
             const Panels panels = left >= wide_columns              ? Panels::wide
                                   : padded || left >= kPanelWidth ? Panels::single
                                                                     : Panels::cut;
-            multiply_rows({x + first * x_stride, x_stride, matrix + column, kPanelWidth, matrix_stride, depth,
+            multiply_rows(Tile<float>{x + first * x_stride, x_stride, matrix + column, kPanelWidth, matrix_stride, depth,
                            out + first * out_stride + column, out_stride, left, nullptr, resume},
                           rows, panels);
             column += panels == Panels::wide ? wide_columns : kPanelWidth;
