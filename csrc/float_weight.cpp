@@ -1,4 +1,4 @@
-// Float32 matrices packed for the float32 linear kernel: [panel][in_features][panel_width], zero-padded.
+// Matrices of float32 or 16-bit numbers packed for the float32 linear kernel: [panel][in_features][panel_width], zero-padded.
 #include <algorithm>
 #include <cstring>
 
@@ -12,32 +12,33 @@ namespace {
 
 class FloatPart final : public WeightPart {
   public:
-    FloatPart(std::int64_t out_features, std::int64_t in_features)
-        : WeightPart(&octavo::kernels(), out_features, in_features),
-          memory_(allocate_weight(num_panels() * panel_width() * in_features * static_cast<std::int64_t>(sizeof(float)))),
-          data_(reinterpret_cast<float*>(memory_.get())) {}
+    FloatPart(ElementKind kind, std::int64_t out_features, std::int64_t in_features)
+        : WeightPart(&octavo::kernels(), out_features, in_features), kind_(kind), memory_(allocate_weight(size_bytes())) {}
 
     std::int64_t panel_width() const override { return kernels().panel_width; }
-    std::int64_t size_bytes() const override {
-        return num_panels() * panel_width() * in_features() * static_cast<std::int64_t>(sizeof(float));
-    }
+    std::int64_t size_bytes() const override { return num_panels() * panel_width() * in_features() * element_bytes(kind_); }
     int activation_group() const override { return 0; }
     std::int64_t row_block() const override { return kLinearRowBlock; }
 
     double panel_ns(std::int64_t num_rows) const override {
         const double size = static_cast<double>(in_features() * panel_width());
         const double flops_per_ns = 10.0 * static_cast<double>(panel_width());
-        return std::max(4.0 * size / 20.0, 2.0 * size * static_cast<double>(num_rows) / flops_per_ns);
+        const double read_ns = static_cast<double>(element_bytes(kind_)) * size / 20.0;
+        return std::max(read_ns, 2.0 * size * static_cast<double>(num_rows) / flops_per_ns);
     }
 
     void read_row(std::int64_t index, float* out) const override {
-        const float* column = this->column(index);
-        for (std::int64_t k = 0; k < in_features(); ++k) out[k] = column[k * panel_width()];
+        if (kind_ == ElementKind::float32) return gather(reinterpret_cast<const float*>(column(index)), out);
+        std::uint16_t* row = reinterpret_cast<std::uint16_t*>(thread_scratch((in_features() + 1) / 2));
+        gather(reinterpret_cast<const std::uint16_t*>(column(index)), row);
+        kernels().expand(kind_, row, in_features(), out);
     }
 
-    void write_row(std::int64_t index, const float* row) {
-        float* column = data_ + (this->column(index) - data_);
-        for (std::int64_t k = 0; k < in_features(); ++k) column[k * panel_width()] = row[k];
+    // Element: float, or uint16_t for the bits of a 16-bit number.
+    template <class Element>
+    void write_row(std::int64_t index, const Element* row) {
+        Element* to = reinterpret_cast<Element*>(column(index));
+        for (std::int64_t k = 0; k < in_features(); ++k) to[k * panel_width()] = row[k];
     }
 
     void multiply(const LinearInput& input, const LinearBlock& block) const override {
@@ -47,6 +48,7 @@ class FloatPart final : public WeightPart {
         share.x_stride = input.x.row_stride;
         share.num_rows = block.rows.end - block.rows.begin;
         share.in_features = in_features();
+        share.kind = kind_;
         share.panels = column(first);
         share.num_panels = block.panels.end - block.panels.begin;
         share.num_columns = std::min(block.panels.end * panel_width(), out_features()) - first;
@@ -58,22 +60,27 @@ class FloatPart final : public WeightPart {
     }
 
   private:
-    const float* column(std::int64_t index) const {
-        return data_ + index / panel_width() * in_features() * panel_width() + index % panel_width();
+    template <class Element>
+    void gather(const Element* column, Element* row) const {
+        for (std::int64_t k = 0; k < in_features(); ++k) row[k] = column[k * panel_width()];
     }
 
+    std::uint8_t* column(std::int64_t index) const {
+        const std::int64_t element = index / panel_width() * in_features() * panel_width() + index % panel_width();
+        return memory_.get() + element * element_bytes(kind_);
+    }
+
+    ElementKind kind_;
     WeightMemory memory_;
-    float* data_;
 };
 
-}  // namespace
-
-std::unique_ptr<WeightPart> pack_floats(const std::vector<Matrix<const float>>& matrices) {
+template <class Element>
+std::unique_ptr<WeightPart> pack_elements(ElementKind kind, const std::vector<Matrix<const Element>>& matrices) {
     std::int64_t out_features = 0;
-    for (const Matrix<const float>& matrix : matrices) out_features += matrix.rows;
-    auto part = std::make_unique<FloatPart>(out_features, matrices[0].columns);
+    for (const Matrix<const Element>& matrix : matrices) out_features += matrix.rows;
+    auto part = std::make_unique<FloatPart>(kind, out_features, matrices[0].columns);
     std::int64_t first = 0;
-    for (const Matrix<const float>& matrix : matrices) {
+    for (const Matrix<const Element>& matrix : matrices) {
         // Whole groups of panel_width rows a tile, so that threads seldom write to one cache line.
         const std::int64_t width = part->panel_width();
         const std::int64_t num_groups = (matrix.rows + width - 1) / width;
@@ -84,6 +91,16 @@ std::unique_ptr<WeightPart> pack_floats(const std::vector<Matrix<const float>>& 
         first += matrix.rows;
     }
     return part;
+}
+
+}  // namespace
+
+std::unique_ptr<WeightPart> pack_floats(const std::vector<Matrix<const float>>& matrices) {
+    return pack_elements(ElementKind::float32, matrices);
+}
+
+std::unique_ptr<WeightPart> pack_halves(ElementKind kind, const std::vector<Matrix<const std::uint16_t>>& matrices) {
+    return pack_elements(kind, matrices);
 }
 
 }  // namespace octavo

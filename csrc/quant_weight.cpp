@@ -42,6 +42,7 @@ class QuantPart final : public WeightPart {
         return (layout_.num_groups * format_.group + kQuantSuperGroup - 1) / kQuantSuperGroup;
     }
     float read_scale(const std::uint8_t* fine, const std::uint8_t* coarse, std::int64_t group, std::int64_t column) const;
+    float read_half(const std::uint8_t* half) const;
 
     QuantFormat format_;
     QuantPanelLayout layout_;
@@ -84,17 +85,18 @@ void QuantPart::pack_panels(std::int64_t begin, std::int64_t end, const Read& re
     }
 }
 
+float QuantPart::read_half(const std::uint8_t* half) const {
+    float value;
+    kernels().expand(ElementKind::float16, half, 1, &value);
+    return value;
+}
+
 float QuantPart::read_scale(const std::uint8_t* fine, const std::uint8_t* coarse, std::int64_t group, std::int64_t column) const {
     const std::int64_t index = group * kQuantPanel + column;
+    if (format_.scales == ScaleKind::half) return read_half(fine + index * 2);
     if (format_.scales == ScaleKind::coarse) {
-        std::uint16_t half;
-        std::memcpy(&half, coarse + (group * format_.group / kQuantSuperGroup * kQuantPanel + column) * 2, sizeof(half));
-        return kernels().half_to_float(half) * static_cast<float>(static_cast<std::int8_t>(fine[index]));
-    }
-    if (format_.scales == ScaleKind::half) {
-        std::uint16_t half;
-        std::memcpy(&half, fine + index * 2, sizeof(half));
-        return kernels().half_to_float(half);
+        const float coarse_scale = read_half(coarse + (group * format_.group / kQuantSuperGroup * kQuantPanel + column) * 2);
+        return coarse_scale * static_cast<float>(static_cast<std::int8_t>(fine[index]));
     }
     float scale;
     std::memcpy(&scale, fine + index * 4, sizeof(scale));

@@ -112,6 +112,9 @@ WeightMemory allocate_weight(std::int64_t size_bytes);
 // Packs float32 matrices stacked along the output axis.
 std::unique_ptr<WeightPart> pack_floats(const std::vector<Matrix<const float>>& matrices);
 
+// The same with the bits of 16-bit numbers.
+std::unique_ptr<WeightPart> pack_halves(ElementKind kind, const std::vector<Matrix<const std::uint16_t>>& matrices);
+
 // Binds WeightBuilder, PackedWeight, linear and embedding.
 void bind_linear(nb::module_& m);
 

@@ -85,6 +85,12 @@ void WeightBuilder::add_floats(nb::object array) {
     arrays_.push_back(std::move(array));
 }
 
+void WeightBuilder::add_halves(nb::object array, bool is_bfloat) {
+    const Matrix<const std::uint16_t> matrix = read_matrix<std::uint16_t>(array, "bits");
+    add(Halves{is_bfloat ? ElementKind::bfloat16 : ElementKind::float16, matrix}, matrix.rows, matrix.columns);
+    arrays_.push_back(std::move(array));
+}
+
 void WeightBuilder::add_blocks(const std::string& type_name, nb::object array) {
     const BlockType* type = find_block_type(type_name.c_str());
     if (type == nullptr) raise_value_error("blocks of type %s cannot be packed", type_name.c_str());
@@ -119,26 +125,39 @@ void WeightBuilder::add_groups(int bits, int group, nb::object codes_array, nb::
     for (nb::object* array : {&codes_array, &scales_array, &minimums_array}) arrays_.push_back(std::move(*array));
 }
 
+bool WeightBuilder::same_part(const Source& a, const Source& b) {
+    if (a.index() != b.index()) return false;
+    if (const auto* halves = std::get_if<Halves>(&a)) return halves->kind == std::get<Halves>(b).kind;
+    if (const auto* rows = std::get_if<std::unique_ptr<QuantRowSource>>(&a)) {
+        return same_format((*rows)->format(), std::get<std::unique_ptr<QuantRowSource>>(b)->format());
+    }
+    return true;
+}
+
+// Packs sources that are all of one format.
+std::unique_ptr<WeightPart> WeightBuilder::pack_part(const Source* first, const Source* last) {
+    if (std::holds_alternative<Matrix<const float>>(*first)) {
+        std::vector<Matrix<const float>> matrices;
+        for (; first < last; ++first) matrices.push_back(std::get<Matrix<const float>>(*first));
+        return pack_floats(matrices);
+    }
+    if (const auto* halves = std::get_if<Halves>(first)) {
+        std::vector<Matrix<const std::uint16_t>> matrices;
+        for (const Source* source = first; source < last; ++source) matrices.push_back(std::get<Halves>(*source).matrix);
+        return pack_halves(halves->kind, matrices);
+    }
+    std::vector<const QuantRowSource*> matrices;
+    for (; first < last; ++first) matrices.push_back(std::get<std::unique_ptr<QuantRowSource>>(*first).get());
+    return pack_quantized(matrices);
+}
+
 std::unique_ptr<PackedWeight> WeightBuilder::pack() {
     if (sources_.empty()) raise_value_error("pack needs at least one matrix, got none");
     nb::gil_scoped_release nogil;
     std::vector<std::unique_ptr<WeightPart>> parts;
-    for (std::size_t i = 0; i < sources_.size();) {
-        if (std::holds_alternative<Matrix<const float>>(sources_[i])) {
-            std::vector<Matrix<const float>> run;
-            for (; i < sources_.size() && std::holds_alternative<Matrix<const float>>(sources_[i]); ++i) {
-                run.push_back(std::get<Matrix<const float>>(sources_[i]));
-            }
-            parts.push_back(pack_floats(run));
-            continue;
-        }
-        std::vector<const QuantRowSource*> run;
-        for (; i < sources_.size() && std::holds_alternative<std::unique_ptr<QuantRowSource>>(sources_[i]); ++i) {
-            const QuantRowSource* source = std::get<std::unique_ptr<QuantRowSource>>(sources_[i]).get();
-            if (!run.empty() && !same_format(run[0]->format(), source->format())) break;
-            run.push_back(source);
-        }
-        parts.push_back(pack_quantized(run));
+    for (std::size_t first = 0, last = 0; first < sources_.size(); first = last) {
+        while (last < sources_.size() && same_part(sources_[first], sources_[last])) ++last;
+        parts.push_back(pack_part(sources_.data() + first, sources_.data() + last));
     }
     return std::make_unique<PackedWeight>(std::move(parts));
 }
@@ -147,6 +166,7 @@ void bind_weight_builder(nb::module_& m) {
     nb::class_<WeightBuilder>(m, "WeightBuilder", "Matrices of any format, stacked along the output axis, for one PackedWeight.")
         .def(nb::init<>())
         .def("add_floats", &WeightBuilder::add_floats, nb::arg("matrix"))
+        .def("add_halves", &WeightBuilder::add_halves, nb::arg("bits"), nb::arg("is_bfloat"))
         .def("add_blocks", &WeightBuilder::add_blocks, nb::arg("type"), nb::arg("blocks"))
         .def("add_groups", &WeightBuilder::add_groups, nb::arg("bits"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"),
              nb::arg("minimums").none())

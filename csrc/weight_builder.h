@@ -20,6 +20,8 @@ class WeightBuilder {
 
     // [rows, in_features] float32
     void add_floats(nb::object matrix);
+    // [rows, in_features] uint16, the bits of float16 or (is_bfloat) bfloat16 numbers
+    void add_halves(nb::object bits, bool is_bfloat);
     // Rows of GGUF blocks [rows, row_bytes] uint8
     void add_blocks(const std::string& type, nb::object blocks);
     // w = scale * code + minimum: codes [rows, in_features] uint8 with the bias added (128 for 8 bits; 8 for 4 bits without
@@ -29,9 +31,15 @@ class WeightBuilder {
     std::unique_ptr<PackedWeight> pack();
 
   private:
-    using Source = std::variant<Matrix<const float>, std::unique_ptr<QuantRowSource>>;
+    struct Halves {
+        ElementKind kind;
+        Matrix<const std::uint16_t> matrix;
+    };
+    using Source = std::variant<Matrix<const float>, Halves, std::unique_ptr<QuantRowSource>>;
 
     void add(Source source, std::int64_t num_rows, std::int64_t num_columns);
+    static bool same_part(const Source& a, const Source& b);
+    static std::unique_ptr<WeightPart> pack_part(const Source* first, const Source* last);
 
     std::vector<nb::object> arrays_;
     std::vector<Source> sources_;

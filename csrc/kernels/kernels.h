@@ -15,6 +15,11 @@ namespace octavo {
 // Element-wise functions of one argument; `parameter` of Kernels::map is the factor of scale and the cap of softcap.
 enum class Function { silu, gelu, gelu_tanh, relu, relu2, scale, softcap };
 
+// How the elements of a float matrix are stored; products and sums are float32 with all of them.
+enum class ElementKind { float32, float16, bfloat16 };
+
+OCTAVO_SHARED std::int64_t element_bytes(ElementKind kind) { return kind == ElementKind::float32 ? 4 : 2; }
+
 // A share of y = x w^T + bias. The weight lies in panels of `panel_width` output columns, each [in_features][panel_width],
 // columns beyond out_features zero.
 struct LinearShare {
@@ -22,7 +27,8 @@ struct LinearShare {
     std::int64_t x_stride;
     std::int64_t num_rows;
     std::int64_t in_features;
-    const float* panels;  // first panel of the share
+    ElementKind kind;
+    const void* panels;  // first panel of the share
     std::int64_t num_panels;
     std::int64_t num_columns;  // output columns of the share: num_panels * panel_width, less in the weight's last panel
     const float* bias;         // of the share's first column, or null
@@ -98,7 +104,7 @@ struct Kernels {
     void (*quant_linear)(const QuantShare& share);
     void (*quantize_row)(const float* x, std::int64_t size, int group, std::uint8_t* records);
     void (*interleave_codes)(const std::uint8_t* const* rows, std::int64_t size, int bits, std::uint8_t* panel);
-    float (*half_to_float)(std::uint16_t half);
+    void (*expand)(ElementKind kind, const void* from, std::int64_t count, float* out);  // 16-bit numbers to float32
 
     // One row of n elements each.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* out);

@@ -8,4 +8,6 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 void linear(const LinearShare& share);
 
+void expand(ElementKind kind, const void* from, std::int64_t count, float* out);
+
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

@@ -26,8 +26,6 @@ void quantize_row(const float* x, std::int64_t size, int group, std::uint8_t* re
 // rows: kQuantPanel pointers to num_groups * group bytes each.
 void interleave_codes(const std::uint8_t* const* rows, std::int64_t size, int bits, std::uint8_t* panel);
 
-float half_to_float(std::uint16_t half);
-
 // Scales (or minimums) of `num_groups` groups from group `first`, to float32 [group][column].
 void expand_scales(ScaleKind kind, int group, const std::uint8_t* fine, const std::uint8_t* coarse, std::int64_t first,
                    std::int64_t num_groups, float* out);

@@ -64,8 +64,6 @@ OCTAVO_INLINE std::uint32_t read_four(const std::uint8_t* p) {
 
 }  // namespace
 
-float half_to_float(std::uint16_t half) { return half_bits_to_float(half); }
-
 void quantize_row(const float* x, std::int64_t size, int group, std::uint8_t* records) {
     group == 32 ? quantize<32>(x, size, records) : quantize<16>(x, size, records);
 }
@@ -87,15 +85,15 @@ void expand_scales(ScaleKind kind, int group, const std::uint8_t* fine, const st
     if (kind == ScaleKind::single) {
         std::memcpy(out, fine + start * 4, static_cast<std::size_t>(count) * sizeof(float));
     } else if (kind == ScaleKind::half) {
-        const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(fine) + start;
-        for (std::int64_t i = 0; i < count; i += kLanes) store(out + i, load_halves(halves + i));
+        const Half* halves = reinterpret_cast<const Half*>(fine) + start;
+        for (std::int64_t i = 0; i < count; i += kLanes) store(out + i, load(halves + i));
     } else {
         const std::int8_t* factors = reinterpret_cast<const std::int8_t*>(fine) + start;
-        const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(coarse);
+        const Half* halves = reinterpret_cast<const Half*>(coarse);
         for (std::int64_t g = 0; g < num_groups; ++g) {
-            const std::uint16_t* super = halves + (first + g) * group / kQuantSuperGroup * kQuantPanel;
+            const Half* super = halves + (first + g) * group / kQuantSuperGroup * kQuantPanel;
             float* to = out + g * kQuantPanel;
-            for (int c = 0; c < kQuantPanel; c += kLanes) store(to + c, load_halves(super + c));
+            for (int c = 0; c < kQuantPanel; c += kLanes) store(to + c, load(super + c));
             for (int c = 0; c < kQuantPanel; ++c) to[c] *= static_cast<float>(factors[g * kQuantPanel + c]);
         }
     }

@@ -19,7 +19,7 @@ extern const Kernels kernels = {
     quant_linear,
     quantize_row,
     interleave_codes,
-    half_to_float,
+    expand,
     rms_norm,
     add_rms_norm,
     layer_norm,

@@ -6,6 +6,9 @@
 // nothing, as they are float32 either way. That is the whole proof of batch invariance.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/half.h"
 #include "kernels/simd.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
@@ -21,17 +24,19 @@ constexpr int kMaxRows = 6;  // 12 of 16
 constexpr int kMaxRows = 4;
 #endif
 
-constexpr int kPrefetchDistance = 512;  // floats
+constexpr int kPrefetchDistance = 512;  // elements
 
 // Panels side by side for R rows: at least 8 independent sums where the registers allow.
 constexpr int panels_for(int rows) { return rows == 1 ? 4 : rows * 4 <= kMaxRows * 2 ? 2 : 1; }
 
+// Weight: float, Half or Bfloat.
+template <class Weight>
 struct Tile {
     const float* x;  // the rows
     std::int64_t x_stride;
-    const float* panel;         // [depth][kPanelWidth] of the first panel
-    std::int64_t panel_stride;  // floats from one panel to the next
-    std::int64_t depth_stride;  // floats from one k to the next
+    const Weight* panel;        // [depth][kPanelWidth] of the first panel
+    std::int64_t panel_stride;  // elements from one panel to the next
+    std::int64_t depth_stride;  // elements from one k to the next
     std::int64_t depth;
     float* out;
     std::int64_t out_stride;
@@ -56,9 +61,9 @@ OCTAVO_INLINE void store_cut(float* p, Vec v, std::int64_t column, std::int64_t 
     }
 }
 
-// kCut: read no more than the valid columns of the panel either (it is no padded copy).
-template <int R, int P, bool kCut>
-void multiply_tile(const Tile& tile) {
+// kCut: read no more than the valid columns of the panel either (it is no padded copy; floats only).
+template <int R, int P, bool kCut, class Weight>
+void multiply_tile(const Tile<Weight>& tile) {
     constexpr int V = P * kPanelVectors;
     Vec sums[R][V];
 #pragma GCC unroll 16
@@ -69,15 +74,19 @@ void multiply_tile(const Tile& tile) {
         }
     }
     const float* x = tile.x;
-    const float* panel = tile.panel;
+    const Weight* panel = tile.panel;
     for (std::int64_t k = 0; k < tile.depth; ++k) {
         Vec weights[V];
 #pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
-            const float* p = panel + v / kPanelVectors * tile.panel_stride + v % kPanelVectors * kLanes;
+            const Weight* p = panel + v / kPanelVectors * tile.panel_stride + v % kPanelVectors * kLanes;
             // With one row the weights come straight from memory: ask for them early.
             if (R == 1 && !kCut) __builtin_prefetch(p + kPrefetchDistance);
-            weights[v] = kCut ? load_cut(p, 0, tile.num_columns - v * kLanes) : load(p);
+            if constexpr (kCut) {
+                weights[v] = load_cut(p, 0, tile.num_columns - v * kLanes);
+            } else {
+                weights[v] = load(p);
+            }
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -102,14 +111,12 @@ void multiply_tile(const Tile& tile) {
 enum class Panels { wide, single, cut };
 
 // The instance of multiply_tile for `rows` rows, with panels_for(rows) panels, with one, or with one that is cut.
-template <int R = kMaxRows>
-OCTAVO_INLINE void multiply_rows(const Tile& tile, std::int64_t rows, Panels panels) {
+template <int R = kMaxRows, class Weight>
+OCTAVO_INLINE void multiply_rows(const Tile<Weight>& tile, std::int64_t rows, Panels panels) {
     if (rows == R) {
-        switch (panels) {
-            case Panels::wide: return multiply_tile<R, panels_for(R), false>(tile);
-            case Panels::single: return multiply_tile<R, 1, false>(tile);
-            case Panels::cut: return multiply_tile<R, 1, true>(tile);
-        }
+        if (panels == Panels::wide) return multiply_tile<R, panels_for(R), false>(tile);
+        if (panels == Panels::single) return multiply_tile<R, 1, false>(tile);
+        if constexpr (std::is_same_v<Weight, float>) return multiply_tile<R, 1, true>(tile);
     } else if constexpr (R > 1) {
         multiply_rows<R - 1>(tile, rows, panels);
     }

@@ -116,7 +116,7 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "attention_config": ((None,), "there is one attention backend"),
     "attention_backend": ((None,), "there is one attention backend"),
     "compilation_config": ((None, {}, 0), "there is nothing to compile"),
-    "enable_sleep_mode": ((False,), "sleep mode is not built"),
+    "enable_sleep_mode": ((False, True), ""),  # AsyncLLM and the server can always sleep
     "enable_prompt_embeds": ((False,), "prompt embeddings are not built"),
     "enable_expert_parallel": ((False,), "mixture-of-experts models are not built"),
     "async_scheduling": ((None, False), "scheduling is synchronous on CPU"),

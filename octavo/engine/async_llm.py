@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -11,13 +12,14 @@ from octavo.config import EngineArgs
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import refuse_lora
 from octavo.engine.output_collector import RequestOutputCollector
-from octavo.engine.process_start import StartedProcess, start_process
+from octavo.engine.process_start import StartedProcess, StartingProcess
 from octavo.engine.request_streams import RequestStreams
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import method_name
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.metrics.stats_line import StatsLine
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
 from octavo.types.sampling_params import SamplingParams
@@ -45,6 +47,7 @@ class AsyncLLM:
         )
         self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics)
         self.engine_core = self._streams.client
+        self._stats_line = StatsLine(self.metrics, time.monotonic())
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
 
     @classmethod
@@ -53,7 +56,7 @@ class AsyncLLM:
 
         recovery: when to give up replacing processes that die
         """
-        return cls(start_process(engine_args, recovery or RecoveryPolicy()))
+        return cls(StartingProcess(engine_args, recovery).wait())
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -255,6 +258,11 @@ class AsyncLLM:
         if not self.metrics.enabled:
             raise ConfigError("there are no metrics, because the engine was started with disable_log_stats=True")
         return self.metrics.snapshot()
+
+    async def do_log_stats(self) -> None:
+        """Log the speed since the last call, and the load."""
+        line, _ = self._stats_line.next(time.monotonic())
+        logger.info("%s", line)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""

@@ -39,11 +39,10 @@ class LLMEngine:
         """Resolve the options, load the model and start a core: here, or as envs say in a process of its own."""
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
         if envs.enable_multiprocessing():
-            from octavo.engine.process_start import start_process
-            from octavo.engine.supervisor import RecoveryPolicy
+            from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient
 
-            process = start_process(engine_args, RecoveryPolicy())
+            process = StartingProcess(engine_args).wait()
             return cls(process.config, process.tokenizer, SyncMPClient(process.handle), process.max_kv_tokens)
         from octavo.engine.resolve import resolve
         from octavo.engine.startup import build_engine_core

@@ -1,8 +1,13 @@
-"""Starting a core in a process of its own, while this one reads what the front end needs: model facts, tokenizer."""
+"""Starting a core in a process of its own, while this one reads what the front end needs: model facts, tokenizer.
+
+Imports little: the sooner the process starts, the sooner it is ready.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -12,7 +17,10 @@ from octavo.engine.core_messages import CoreReady, StartCore, error_from_data, o
 from octavo.engine.meeting_place import MeetingPlace
 from octavo.engine.supervisor import CoreState, CoreSupervisor, RecoveryPolicy
 from octavo.errors import EngineDeadError
-from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.loader import catalog
+
+if TYPE_CHECKING:
+    from octavo.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -45,39 +53,56 @@ class StartedProcess:
     num_blocks: int
 
 
-def start_process(args: EngineArgs, policy: RecoveryPolicy) -> StartedProcess:
-    """Start a core and wait until it is ready. Raises what is wrong with the options, found here or there."""
-    handle = _launch(args, policy)
-    try:
-        from octavo.engine.resolve import resolve  # here: the process starts while this is imported
+class StartingProcess:
+    """A core that loads its model while this process does something else; then `wait`, or `close`."""
 
-        resolved = resolve(args)
-        limits = _wait_until_ready(handle.supervisor)
-    except BaseException:
-        handle.close()
-        raise
-    return StartedProcess(
-        handle=handle,
-        config=_with_model_len(resolved.config, limits.max_model_len),
-        tokenizer=resolved.tokenizer,
-        max_kv_tokens=limits.max_kv_tokens,
-        num_blocks=limits.num_blocks,
-    )
+    def __init__(self, args: EngineArgs, policy: RecoveryPolicy | None = None) -> None:
+        """Raises ConfigError for options that cannot leave this process. policy: when to give up replacing cores."""
+        self._args = args
+        options = options_as_data(args)
+        _fetch(args.model)
+        place = MeetingPlace()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            directory = str(place.path)
+            supervisor = CoreSupervisor(
+                StartCore(options, number=0),
+                lambda start: CoreChild(context, directory, start),
+                policy or RecoveryPolicy(),
+            )
+        except BaseException:
+            context.destroy(linger=0)
+            place.remove()
+            raise
+        self._handle = ProcessHandle(supervisor, context, place)
+
+    def wait(self) -> StartedProcess:
+        """Return the core when it is ready. Raises what is wrong with the options, found here or there."""
+        try:
+            from octavo.engine.resolve import resolve  # here: the process loads while this is imported
+
+            resolved = resolve(self._args)
+            limits = _wait_until_ready(self._handle.supervisor)
+        except BaseException:
+            self.close()
+            raise
+        return StartedProcess(
+            handle=self._handle,
+            config=_with_model_len(resolved.config, limits.max_model_len),
+            tokenizer=resolved.tokenizer,
+            max_kv_tokens=limits.max_kv_tokens,
+            num_blocks=limits.num_blocks,
+        )
+
+    def close(self) -> None:
+        """End the process; idempotent."""
+        self._handle.close()
 
 
-def _launch(args: EngineArgs, policy: RecoveryPolicy) -> ProcessHandle:
-    options = options_as_data(args)
-    place = MeetingPlace()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        directory = str(place.path)
-        start = StartCore(options, number=0)
-        supervisor = CoreSupervisor(start, lambda message: CoreChild(context, directory, message), policy)
-        return ProcessHandle(supervisor, context, place)
-    except BaseException:
-        context.destroy(linger=0)
-        place.remove()
-        raise
+def _fetch(model: str) -> None:
+    """Fetch a model of the catalog before two processes look for it. (The hub's library has locks of its own.)"""
+    if not Path(model).exists() and catalog.find(model) is not None:
+        catalog.pull(model)
 
 
 def _wait_until_ready(supervisor: CoreSupervisor) -> CoreReady:

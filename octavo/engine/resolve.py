@@ -25,7 +25,7 @@ from octavo.config import (
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
-from octavo.errors import CheckpointError, ConfigError, UnsupportedError
+from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.local_files import read_json_object
@@ -36,6 +36,7 @@ from octavo.models.registry import describe
 from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor
 from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from octavo.types.sampling_params import SamplingParams
 
 logger = get_logger(__name__)
 
@@ -232,6 +233,13 @@ def _default_sampling_params(args: EngineArgs, checkpoint: Checkpoint) -> dict[s
         )
     merged = {**source, **args.override_generation_config}
     defaults = {ours: merged[theirs] for theirs, ours in _SAMPLING_DEFAULTS.items() if merged.get(theirs) is not None}
+    try:
+        SamplingParams.from_defaults(defaults, {})
+    except InvalidRequestError as error:  # else every request without parameters would fail with it
+        raise ConfigError(
+            f"{checkpoint.name}: the generation config is unusable: {error}; set override_generation_config, or "
+            "generation_config='vllm' to ignore the model's"
+        ) from error
     if defaults:
         logger.info(
             "default sampling parameters from the generation config: %s (generation_config='vllm' ignores them)",

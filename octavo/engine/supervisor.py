@@ -47,7 +47,8 @@ logger = get_logger(__name__)
 class RecoveryPolicy:
     """When to give up.
 
-    max_deaths: more within window_s end the engine
+    max_deaths: more within window_s end the engine; deaths of cores that had given a token, or that told which
+        request to blame, do not count: requests get on in spite of them
     max_deaths_of_request: a request computed at so many deaths in a row, without a token between, ends with an error
     retry_delay_s: pause before a start that follows a failed one; doubles each time
     """
@@ -107,6 +108,7 @@ class CoreSupervisor:
         self._calls: dict[int, _Call] = {}
         self._num_calls = 0
         self._deaths: deque[float] = deque()
+        self._has_given_tokens = False  # the present core
         self._num_failed_starts = 0
         self._num_preemptions_before = 0  # by cores that have died
         self._num_preemptions = 0
@@ -226,6 +228,7 @@ class CoreSupervisor:
         if outputs.scheduler_stats is not None:
             outputs.scheduler_stats.num_preemptions += self._num_preemptions_before
             self._num_preemptions = outputs.scheduler_stats.num_preemptions
+        self._has_given_tokens = self._has_given_tokens or bool(outputs.outputs)
         may_send = self._requests.record(outputs.outputs)
         self.outputs.append(outputs)
         if may_send:
@@ -247,24 +250,31 @@ class CoreSupervisor:
         self.before_close()
         status = self.child.close()
         self.child = None
-        was_ready = self.state is CoreState.READY
-        now = self._clock()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._policy.window_s:
-            self._deaths.popleft()
-        if self.limits is None or len(self._deaths) > self._policy.max_deaths:
+        condemned = self._requests.core_died()
+        if self.limits is None or self._is_hopeless(condemned):
             self._give_up(status)
             return
         logger.warning("the engine's process died (%s); starting another", _describe_status(status, self.start_error))
         self._num_preemptions_before = self._num_preemptions
         self.outputs.append(EngineCoreOutputs(scheduler_stats=SchedulerStats(num_preemptions=self._num_preemptions)))
-        self._fail_condemned(self._requests.core_died())
+        self._fail_condemned(condemned)
         self._settle_calls()
-        self.state = CoreState.WAITING
-        self._num_failed_starts += not was_ready
+        self._num_failed_starts += self.state is not CoreState.READY
         delay_s = self._policy.retry_delay_s * 2 ** (self._num_failed_starts - 1) if self._num_failed_starts else 0.0
-        self.restart_at = now + delay_s
+        self.state = CoreState.WAITING
+        self.restart_at = self._clock() + delay_s
         self._start_if_due()
+
+    def _is_hopeless(self, condemned: Sequence[str]) -> bool:
+        """Count the death of the present core; say whether there were too many."""
+        if self._has_given_tokens or condemned:
+            self._has_given_tokens = False
+            return False
+        now = self._clock()
+        self._deaths.append(now)
+        while self._deaths[0] < now - self._policy.window_s:
+            self._deaths.popleft()
+        return len(self._deaths) > self._policy.max_deaths
 
     def _start_if_due(self) -> None:
         if self.state is not CoreState.WAITING or self.restart_at is None or self._clock() < self.restart_at:
@@ -300,7 +310,10 @@ class CoreSupervisor:
         reason = _describe_status(status, self.start_error)
         text = f"the engine's process died ({reason})"
         if self.limits is not None:
-            text = f"the engine's process died more than {policy.max_deaths} times in {policy.window_s:g} s; {reason}"
+            text = (
+                f"the engine's process died more than {policy.max_deaths} times in {policy.window_s:g} s without "
+                f"having computed anything; {reason}"
+            )
             logger.error("%s; giving up", text)
         self.state = CoreState.DEAD
         self._end(EngineDeadError(text))

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from octavo.config import OctavoConfig
-from octavo.errors import UnsupportedError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.executor.interface import Executor
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
@@ -59,8 +59,22 @@ class UniProcExecutor(Executor):
 def worker_class(config: OctavoConfig) -> type[Worker]:
     """Return the worker class that the configuration names, with its extension's methods added."""
     parallel = config.parallel
-    base: type[Worker] = import_by_name(parallel.worker_cls) if parallel.worker_cls else Worker
+    base: type[Worker] = _import_class("worker_cls", parallel.worker_cls) if parallel.worker_cls else Worker
+    if not issubclass(base, Worker):
+        raise ConfigError(f"worker_cls={parallel.worker_cls!r} must name a subclass of octavo.worker.worker.Worker")
     if not parallel.worker_extension_cls:
         return base
-    extension = import_by_name(parallel.worker_extension_cls)
-    return type(f"{base.__name__}With{extension.__name__}", (base, extension), {})
+    extension = _import_class("worker_extension_cls", parallel.worker_extension_cls)
+    try:
+        return type(f"{base.__name__}With{extension.__name__}", (base, extension), {})
+    except TypeError as error:
+        raise ConfigError(
+            f"worker_extension_cls={parallel.worker_extension_cls!r} cannot be mixed into {base.__name__}: {error}"
+        ) from error
+
+
+def _import_class(option: str, name: str) -> type[Any]:
+    imported = import_by_name(name)
+    if not isinstance(imported, type):
+        raise ConfigError(f"{option}={name!r} must name a class, got {type(imported).__name__}")
+    return imported

@@ -6,12 +6,14 @@ theirs runs. They lie in the cache folder (`envs.cache_dir()`) as models/<name>/
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ from octavo.log import get_logger
 logger = get_logger(__name__)
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+_FETCHING = ".fetching-"
+_ABANDONED_AFTER_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 
 
@@ -87,8 +91,9 @@ def pull(name: str, progress: Callable[[str], None] = logger.info) -> Path:
         return present
     target = _target(model)
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent)
     # In the target's folder, so that the last step is a rename: it is atomic, and several processes may fetch at once.
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=target.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=_FETCHING, dir=target.parent) as folder:
         assembled = Path(folder) / model.file_name
         _assemble(model, assembled, Path(folder), progress)
         os.replace(assembled, target)
@@ -106,6 +111,14 @@ def _require(name: str) -> CatalogModel:
 
 def _target(model: CatalogModel) -> Path:
     return envs.cache_dir() / "models" / model.name / model.file_name
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete what killed processes left of their downloads; younger folders may belong to a process that runs."""
+    for leftover in folder.glob(f"{_FETCHING}*"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be at it too
+            if time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_S:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _assemble(model: CatalogModel, path: Path, folder: Path, progress: Callable[[str], None]) -> None:

@@ -152,7 +152,7 @@ def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -
         minimums = None if matrix.minimums is None else _as_stored(matrix.minimums)
         builder.add_groups(matrix.bits, matrix.group_size, codes, _as_stored(matrix.scales), minimums)
     elif isinstance(matrix, HalfMatrix):
-        builder.add_floats(matrix.dequantized())
+        builder.add_halves(matrix.bits, matrix.kind == "bfloat16")
     else:
         builder.add_floats(matrix)
 

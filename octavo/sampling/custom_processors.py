@@ -99,7 +99,11 @@ class CallableProcessor:
         self._leading_args: tuple[list[int], ...] = (prompt_ids,) if takes_prompt else ()
 
     def apply(self, logits: Float, output_ids: Sequence[int]) -> None:
-        logits[:] = self._function(*self._leading_args, output_ids, logits)
+        returned = self._function(*self._leading_args, output_ids, logits)
+        if np.shape(returned) != logits.shape:  # a scalar or None would be broadcast over all logits
+            what = f"shape {np.shape(returned)}" if returned is not None else "None"
+            raise ValueError(f"the processor returned {what}, expected logits of shape {logits.shape}")
+        logits[:] = returned
 
 
 class CustomProcessors:

@@ -217,7 +217,7 @@ def test_a_storm_of_aborts_leaves_nothing(engine, run):
         await stream.aclose()
 
     async def storm() -> None:
-        for start in range(0, 2000, 50):
+        for start in range(0, 600, 50):
             await asyncio.gather(*(one(number) for number in range(start, start + 50)))
 
     run(storm())
@@ -346,6 +346,17 @@ def test_aborting_the_last_requests_brings_the_gauges_down_without_a_further_ste
         assert gauges["num_requests_running"].value == 0
 
     run(scenario())
+
+
+def test_the_log_line_says_how_fast_it_went(engine, run, monkeypatch):
+    lines = []
+    monkeypatch.setattr("octavo.engine.async_llm.logger.info", lambda template, *args: lines.append(template % args))
+    run(engine.do_log_stats())
+    run(read(engine))
+    run(engine.do_log_stats())
+    run(engine.do_log_stats())
+    assert "generation 0.0 tokens/s" not in lines[1]
+    assert "generation 0.0 tokens/s" in lines[2]
 
 
 def test_an_idle_engine_uses_no_processor_time(engine, run):

@@ -12,7 +12,7 @@ import pytest
 
 from octavo import LLM, EngineArgs, SamplingParams
 from octavo.engine.llm_engine import LLMEngine
-from octavo.engine.process_start import start_process
+from octavo.engine.process_start import StartingProcess
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import SyncMPClient
 from octavo.errors import (
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("meeting_folder")
 
 def start_llm(model, *, policy: RecoveryPolicy | None = None, **options) -> LLM:
     """An LLM whose core runs in another process."""
-    process = start_process(EngineArgs(model=str(model), **{**SMALL, **options}), policy or RecoveryPolicy())
+    process = StartingProcess(EngineArgs(model=str(model), **{**SMALL, **options}), policy).wait()
     client = SyncMPClient(process.handle)
     return LLM.from_engine(LLMEngine(process.config, process.tokenizer, client, process.max_kv_tokens))
 
@@ -156,6 +156,14 @@ def test_broken_weights_are_a_checkpoint_error(tiny_llama, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1000])
     with pytest.raises(CheckpointError):
         start_llm(tmp_path)
+
+
+def test_a_start_that_is_given_up_leaves_nothing(tiny_llama):
+    starting = StartingProcess(EngineArgs(model=str(tiny_llama), **SMALL))
+    assert children_of(os.getpid())
+    starting.close()
+    starting.close()
+    assert not children_of(os.getpid())
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ By default a few kills; OCTAVO_FULL_CHAOS=1 kills 50 times under load.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import random
@@ -24,7 +25,8 @@ from tests.engine.processes import SMALL, children_of, comparable, num_file_desc
 from tests.invariance.workloads import random_workload
 
 NUM_KILLS = 50 if os.environ.get("OCTAVO_FULL_CHAOS") == "1" else 4
-PATIENT = RecoveryPolicy(max_deaths=10_000)
+# kills that come faster than tokens look like the doing of the request that is computed
+PATIENT = RecoveryPolicy(max_deaths=10_000, max_deaths_of_request=10_000)
 KINDS = list(RequestOutputKind)
 LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 1.0, "seed": 1}
 
@@ -322,14 +324,17 @@ def test_a_request_that_kills_every_core_gets_an_error_and_the_rest_goes_on(tiny
 def test_an_engine_that_dies_too_often_is_dead_and_says_so_to_all(tiny_llama):
     async def scenario() -> None:
         engine = start(tiny_llama, RecoveryPolicy(max_deaths=1))
+        kill(engine)
+        while engine.is_running:
+            await asyncio.sleep(0.001)
+            with contextlib.suppress(EngineDeadError):
+                await engine.check_health()
+        await until_running_again(engine)
+        os.kill(engine.engine_core.process_id, signal.SIGSTOP)  # it will compute nothing
         tasks = [
             asyncio.create_task(consume(engine, name, SamplingParams(**LONG), RequestOutputKind.DELTA)) for name in "ab"
         ]
         await asyncio.sleep(0.02)
-        kill(engine)
-        while engine.is_running:
-            await asyncio.sleep(0)
-        await until_running_again(engine)
         kill(engine)
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, EngineDeadError)

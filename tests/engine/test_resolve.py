@@ -140,3 +140,14 @@ def test_sizes_beyond_reason_are_refused_by_name(folder, options):
 def test_kv_events_are_switched_by_a_bool_and_nothing_else(folder, events):
     with pytest.raises((ConfigError, UnsupportedError), match="kv_events_config"):
         resolved(folder, kv_events_config=events)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": "hot"}, {"top_k": 1.5}, {"max_new_tokens": 0}, {"top_p": [0.9]}])
+def test_an_unusable_generation_config_is_refused_at_the_start_and_can_be_ignored(folder, tmp_path, wrong):
+    (tmp_path / "generation_config.json").write_text(json.dumps(wrong))
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"generation config is unusable: {name.replace('new_', '')}.*'vllm'"):
+        resolved(folder, generation_config=str(tmp_path))
+    with pytest.raises(ConfigError, match="generation config is unusable"):
+        resolved(folder, override_generation_config=wrong)
+    assert resolved(folder, generation_config="vllm").config.model.default_sampling_params == {}

@@ -169,7 +169,7 @@ def test_a_request_at_three_deaths_in_a_row_fails_and_the_rest_goes_on():
 
 
 def test_too_many_deaths_in_the_window_end_the_engine():
-    paper = ready_paper(max_deaths=2, window_s=60)
+    paper = ready_paper(max_deaths=2, window_s=60, max_deaths_of_request=100)
     paper.supervisor.add_request(request("a"))
     call = paper.supervisor.call("check_health", ())
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_too_many_deaths_in_the_window_end_the_engine():
     paper.die()
     assert paper.supervisor.state is CoreState.DEAD
     assert len(paper.children) == 3
-    with pytest.raises(EngineDeadError, match="more than 2 times in 60 s; signal 9"):
+    with pytest.raises(EngineDeadError, match=r"more than 2 times in 60 s .*; signal 9"):
         raise paper.supervisor.dead_error
     with pytest.raises(EngineDeadError):
         paper.supervisor.add_request(request("b"))
@@ -186,6 +186,31 @@ def test_too_many_deaths_in_the_window_end_the_engine():
         paper.supervisor.call("check_health", ())
     with pytest.raises(EngineDeadError):
         call.result(0)
+
+
+def test_cores_that_gave_tokens_may_die_as_often_as_they_like():
+    paper = ready_paper(max_deaths=1, max_deaths_of_request=100)
+    paper.supervisor.add_request(request("a"))
+    for token_id in range(10):
+        paper.say(EngineCoreOutput("a", [token_id]))
+        paper.die(["a"])
+        paper.become_ready()
+    assert paper.child.added() == {"a": list(range(10))}
+    paper.die()
+    paper.become_ready()
+    paper.die()
+    assert paper.supervisor.state is CoreState.DEAD
+
+
+def test_deaths_that_tell_the_cause_do_not_count():
+    paper = ready_paper(max_deaths=2)
+    for name in ("a", "b", "c", "d"):
+        paper.supervisor.add_request(request(name))
+    for admitted in ("abcd", "abcd", "a", "b", "c", "d"):
+        paper.die(list(admitted))
+        paper.become_ready()
+    assert paper.supervisor.state is CoreState.READY
+    assert [output.request_id for output in paper.outputs()] == ["a", "b", "c", "d"]
 
 
 def test_deaths_long_ago_do_not_count():

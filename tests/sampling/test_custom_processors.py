@@ -126,6 +126,21 @@ def test_a_raising_adapter_fails_its_own_request_only(make_request: MakeRequest)
     assert list(sampler.sample(zeros(2), [1, 2]).failures) == []
 
 
+@pytest.mark.parametrize("returned", [None, 0.0, np.zeros(1), np.zeros((1, V)), "logits"], ids=repr)
+def test_an_adapter_that_returns_no_logits_fails_its_request_and_says_so(
+    make_request: MakeRequest, returned: object
+) -> None:
+    class Returns(AdapterLogitsProcessor):
+        def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., object] | None:
+            return (lambda output_ids, logits: returned) if params.extra_args else None
+
+    sampler = sampler_with(Returns)
+    sampler.add_request(0, make_request(extra_args={"on": True}, temperature=0))
+    sampler.add_request(1, make_request(temperature=0))
+    output = sampler.sample(zeros(2), [0, 1])
+    assert list(output.failures) == [0] and "the processor returned" in output.failures[0]
+
+
 # -- batch processors --------------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,16 @@ def test_worst_priority_gives_way_though_it_came_first():
     assert output.total_num_scheduled_tokens == 1
 
 
+def test_what_a_resumed_request_finds_of_its_own_does_not_count_as_cached():
+    scheduler = make_scheduler()
+    scheduler.add_request(make_request("a", 16))
+    assert step(scheduler)[1]["a"].num_cached_tokens == 0
+    scheduler._preempt(0, None)
+    output, messages = step(scheduler)
+    assert output.num_scheduled_tokens == {"a": 1}, "all 16 tokens of the prompt are still in the cache"
+    assert messages["a"].num_cached_tokens == 0
+
+
 def test_who_stands_behind_a_request_that_gives_way_itself_still_runs():
     """The step ended at the victim, and better requests behind it lost their turn."""
     scheduler = make_scheduler(6, prefix_caching=False, policy="priority")

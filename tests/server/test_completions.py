@@ -76,14 +76,14 @@ def test_usage_comes_once_at_the_end_of_a_stream_when_asked_for(tiny: Server):
     assert all("usage" not in event for event in tiny.complete(**fields).events)
 
 
-def test_continuous_usage_grows_and_its_prompt_count_stays(tiny: Server):
+def test_continuous_usage_grows_and_its_prompt_count_stays(real: Server):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    prompt = list(range(100, 300)) * 2  # computed in several steps' time
-    fields = {**GREEDY, "max_tokens": 100}
-    events = tiny.complete(prompt=prompt, stream=True, stream_options=options, **fields).events
+    prompt = list(range(1000, 1900))
+    fields = {**GREEDY, "max_tokens": 40}
+    events = real.complete(prompt=prompt, stream=True, stream_options=options, **fields).events
     counts = [event["usage"]["completion_tokens"] for event in events]
-    assert {event["usage"]["prompt_tokens"] for event in events} == {400}
-    assert counts == sorted(counts) and counts[-1] == 100 and counts[0] < 100
+    assert {event["usage"]["prompt_tokens"] for event in events} == {900}
+    assert counts == sorted(counts) and counts[-1] == 40 and counts[0] < 40
 
 
 def test_stream_options_need_a_stream(tiny: Server):

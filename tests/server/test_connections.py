@@ -204,3 +204,75 @@ def test_too_many_prompt_tokens_in_work_get_503(slow_engine: Engine):
     busy.close()
     wait_until(lambda: unfinished(slow_engine) == 0)
     assert server.complete(prompt="abc", max_tokens=1).status == 200
+
+
+# -- around the server -------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_stream_says_that_it_is_alive(slow_engine: Engine):
+    server = slow_engine.serve(sse_keep_alive_interval=0.05)
+    busy = [open_request(server, **LONG, stream=True) for _ in range(2)]
+    wait_until(lambda: unfinished(slow_engine) == 2)
+    waiting = open_request(server, **{**LONG, "stream": True, "max_tokens": 2})
+    head = b""
+    while b": keep-alive\n\n" not in head:
+        head += waiting.recv(1000)
+    assert b"200 OK" in head and b"data: " not in head.partition(b": keep-alive")[0]
+    for connection in busy:
+        connection.close()
+    while b"[DONE]" not in head:
+        head += waiting.recv(1000)
+    waiting.close()
+
+
+def test_a_server_behind_a_path_of_a_proxy(tiny_engine: Engine):
+    server = tiny_engine.serve(root_path="/ai", api_key=["k"])
+    assert server.get("/health").status == 200
+    assert server.request("GET", "/v1/models", headers={"Authorization": "Bearer k"}).status == 200
+    assert server.get("/v1/models").status == 401
+
+
+class Stamp:
+    """An ASGI middleware as a user would bring it."""
+
+    def __init__(self, app) -> None:
+        self.app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        async def stamped(message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-stamp", b"1")]
+            await send(message)
+
+        await self.app(scope, receive, stamped)
+
+
+def test_a_middleware_of_the_users_own(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    import sys
+    import types
+
+    module = types.ModuleType("users_middleware")
+    module.Stamp = Stamp
+    monkeypatch.setitem(sys.modules, "users_middleware", module)
+    server = tiny_engine.serve(middleware=["users_middleware.Stamp"])
+    assert server.get("/health").headers["x-stamp"] == "1"
+
+
+def test_https_with_a_certificate(tiny_engine: Engine, tmp_path):
+    import shutil
+    import ssl
+    import subprocess
+
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {key} -out {certificate}"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    server = tiny_engine.serve(ssl_keyfile=key, ssl_certfile=certificate)
+    trusting = ssl.create_default_context(cafile=certificate)
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as plain,
+        trusting.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        secure.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert secure.recv(1000).startswith(b"HTTP/1.1 200")

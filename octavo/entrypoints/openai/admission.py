@@ -27,7 +27,7 @@ class Admission:
     @contextmanager
     def enter(self, num_sequences: int, num_prompt_tokens: int) -> Iterator[None]:
         """Count a request while it runs; raises HTTPError 503 if too much waits already."""
-        self._check()
+        self.check()
         self.num_requests += 1
         self.num_sequences += num_sequences
         self.num_prompt_tokens += num_prompt_tokens
@@ -38,7 +38,8 @@ class Admission:
             self.num_sequences -= num_sequences
             self.num_prompt_tokens -= num_prompt_tokens
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise HTTPError 503 if too much waits already; also called before work is spent on a request."""
         num_waiting = max(0, self.num_sequences - self._max_running)
         if self._max_queued_sequences is not None and num_waiting >= self._max_queued_sequences:
             self._reject("requests", f"{num_waiting} sequences are waiting already (--max-num-queued-reqs)")

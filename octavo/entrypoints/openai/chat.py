@@ -50,8 +50,9 @@ async def create_chat_completion(
     check_without_beams(request)
     check_stream_options(request)
     _check_tools(request)
+    server.runner.admission.check()
     ids = new_request_ids("chatcmpl", context.request_id, request.request_id)
-    plan = await server.prepare(lambda: _plan(server, request, ids.engine))
+    plan = await server.prepare(lambda: _plan(server, request, ids.engine), context.is_bulky)
     answer = _Answer(server, request, plan, ids.shown, model)
     return answer.events() if request.stream else await answer.whole()
 
@@ -167,6 +168,7 @@ class _Answer:
             self._model,
             [self._whole_choice(completion) for completion in output.outputs],
             total_usage([output], self._server.args.enable_prompt_tokens_details),
+            self._server.fingerprint,
         )
         if self._request.prompt_logprobs is not None:
             response.prompt_logprobs = cast("list[dict[str, Any] | None]", output.prompt_logprobs)

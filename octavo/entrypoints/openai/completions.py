@@ -51,8 +51,9 @@ async def create_completion(
     check_best_of(request)
     check_without_beams(request)
     check_stream_options(request)
+    server.runner.admission.check()
     ids = new_request_ids("cmpl", context.request_id, request.request_id)
-    plan = await server.prepare(lambda: _plan(server, request, ids.engine))
+    plan = await server.prepare(lambda: _plan(server, request, ids.engine), context.is_bulky)
     answer = _Answer(server, request, plan, ids.shown, model)
     return answer.events() if request.stream else await answer.whole()
 
@@ -198,7 +199,9 @@ class _Answer:
         ]
         shows_details = self._server.args.enable_prompt_tokens_details
         usage = total_usage(outputs, shows_details, num_scored_only=int(self._plan.scores_only))
-        return CompletionResponse(self._id, "text_completion", self._created, self._model, choices, usage)
+        return CompletionResponse(
+            self._id, "text_completion", self._created, self._model, choices, usage, self._server.fingerprint
+        )
 
     def _whole_choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
         choice = self._choice(prompt_index, completion)

@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
 JSONHandler = Callable[[ServerState, RequestType, RequestContext], Awaitable["msgspec.Struct | Events"]]
 PlainHandler = Callable[[ServerState, RequestContext], Awaitable["msgspec.Struct | Response"]]
+ErrorResponder = Callable[[BaseException], Response]
 
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -39,13 +40,28 @@ def event(data: msgspec.Struct) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class JSONEndpoint(Generic[RequestType]):
-    """Takes a JSON body of one type. The handler returns a struct, or an async generator of events for a stream."""
+def named_event(name: str, data: msgspec.Struct) -> bytes:
+    """Return one server-sent event that tells its kind."""
+    return f"event: {name}\n".encode() + event(data)
 
-    def __init__(self, server: ServerState, request_type: type[RequestType], handler: JSONHandler[RequestType]) -> None:
+
+class JSONEndpoint(Generic[RequestType]):
+    """Takes a JSON body of one type. The handler returns a struct, or an async generator of events for a stream.
+
+    error_response: how an exception is told before anything was sent
+    """
+
+    def __init__(
+        self,
+        server: ServerState,
+        request_type: type[RequestType],
+        handler: JSONHandler[RequestType],
+        error_response: ErrorResponder = errors.error_response,
+    ) -> None:
         self._server = server
         self._request_type = request_type
         self._handler = handler
+        self._error_response = error_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -55,7 +71,7 @@ class JSONEndpoint(Generic[RequestType]):
         except ClientDisconnect:
             return
         except Exception as error:
-            await errors.error_response(error)(scope, receive, send)
+            await self._error_response(error)(scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
         request = await parse_body(body, self._request_type)

@@ -8,14 +8,18 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
-from octavo.entrypoints.openai import services
+from octavo.entrypoints.anthropic.errors import error_response as anthropic_error_response
+from octavo.entrypoints.anthropic.messages import count_tokens, create_message
+from octavo.entrypoints.anthropic.protocol import CountTokensRequest, Message, MessagesRequest, TokenCount
+from octavo.entrypoints.openai import errors, services
 from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
 from octavo.entrypoints.openai.docs import show_docs, show_openapi
-from octavo.entrypoints.openai.http import JSONEndpoint, JSONHandler, PlainEndpoint, PlainHandler
+from octavo.entrypoints.openai.http import ErrorResponder, JSONEndpoint, JSONHandler, PlainEndpoint, PlainHandler
 from octavo.entrypoints.openai.metrics import show_metrics
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
 from octavo.entrypoints.openai.protocol.completions import CompletionRequest, CompletionResponse
+from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
 from octavo.entrypoints.openai.protocol.services import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -27,6 +31,12 @@ from octavo.entrypoints.openai.protocol.services import (
     TokenizeRequest,
     TokenizeResponse,
     VersionResponse,
+)
+from octavo.entrypoints.openai.responses import (
+    cancel_response,
+    create_response,
+    delete_response,
+    retrieve_response,
 )
 from octavo.entrypoints.openai.state import ServerState
 
@@ -46,6 +56,7 @@ class Endpoint:
     media_type: str | None = None
     query: tuple[str, ...] = ()
     is_documented: bool = True
+    error_response: ErrorResponder = errors.error_response
 
 
 def _posting(
@@ -55,8 +66,18 @@ def _posting(
     request_type: type[msgspec.Struct],
     response_type: type[msgspec.Struct],
     streams: bool = False,
+    error_response: ErrorResponder = errors.error_response,
 ) -> Endpoint:
-    return Endpoint(path, summary, handler, request_type, response_type, "POST", streams=streams)
+    return Endpoint(
+        path,
+        summary,
+        handler,
+        request_type,
+        response_type,
+        "POST",
+        streams=streams,
+        error_response=error_response,
+    )
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -70,6 +91,46 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _posting(
         "/v1/completions", "Continue prompts", create_completion, CompletionRequest, CompletionResponse, streams=True
+    ),
+    _posting(
+        "/v1/responses",
+        "Answer a text or a conversation, and keep it",
+        create_response,
+        ResponsesRequest,
+        ResponseObject,
+        streams=True,
+    ),
+    Endpoint("/v1/responses/{response_id}", "Show a response", retrieve_response, response_type=ResponseObject),
+    Endpoint(
+        "/v1/responses/{response_id}",
+        "Forget a response",
+        delete_response,
+        response_type=DeletedResponse,
+        method="DELETE",
+    ),
+    Endpoint(
+        "/v1/responses/{response_id}/cancel",
+        "End a response that runs in the background",
+        cancel_response,
+        response_type=ResponseObject,
+        method="POST",
+    ),
+    _posting(
+        "/v1/messages",
+        "Answer a conversation (Anthropic's API)",
+        create_message,
+        MessagesRequest,
+        Message,
+        streams=True,
+        error_response=anthropic_error_response,
+    ),
+    _posting(
+        "/v1/messages/count_tokens",
+        "Count a conversation's tokens (Anthropic's API)",
+        count_tokens,
+        CountTokensRequest,
+        TokenCount,
+        error_response=anthropic_error_response,
     ),
     Endpoint("/v1/models", "List the names of the model", services.list_models, response_type=ModelList),
     Endpoint("/v1/models/{model:path}", "Show one name", services.show_model, response_type=ModelCard),
@@ -108,7 +169,12 @@ def endpoints(has_docs: bool) -> tuple[Endpoint, ...]:
 def make_route(server: ServerState, endpoint: Endpoint) -> Route:
     """Return the route that serves an endpoint."""
     if endpoint.request_type is not None:
-        application: Any = JSONEndpoint(server, endpoint.request_type, endpoint.handler)  # type: ignore[arg-type]
+        application: Any = JSONEndpoint(
+            server,
+            endpoint.request_type,
+            endpoint.handler,  # type: ignore[arg-type]
+            endpoint.error_response,
+        )
     else:
         application = PlainEndpoint(server, endpoint.handler)  # type: ignore[arg-type]
     return Route(endpoint.path, application, methods=[endpoint.method])

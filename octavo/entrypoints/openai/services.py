@@ -60,7 +60,7 @@ async def tokenize(server: ServerState, request: TokenizeRequest, context: Reque
     server.model_name(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise InvalidRequestError("give exactly one of prompt and messages", "prompt")
-    return await server.prepare(lambda: _tokenize(server, request))
+    return await server.prepare(lambda: _tokenize(server, request), context.is_bulky)
 
 
 def _tokenize(server: ServerState, request: TokenizeRequest) -> TokenizeResponse:
@@ -87,7 +87,7 @@ def _tokenize(server: ServerState, request: TokenizeRequest) -> TokenizeResponse
 async def detokenize(server: ServerState, request: DetokenizeRequest, context: RequestContext) -> DetokenizeResponse:
     """Return the text of ids, special tokens included."""
     server.model_name(request.model)
-    return await server.prepare(lambda: _detokenize(server, request))
+    return await server.prepare(lambda: _detokenize(server, request), context.is_bulky)
 
 
 def _detokenize(server: ServerState, request: DetokenizeRequest) -> DetokenizeResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.logprobs import TokenNames
+from octavo.entrypoints.openai.response_store import ResponseStore
 from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _NUM_PREPARING_THREADS = 2  # templates and tokenizers; enough to keep one long prompt from delaying the others
+_BULKY_BYTES = 256 * 1024  # tokenised in less than half a second
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,12 @@ class RequestContext:
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
     path: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_bulky(self) -> bool:
+        """Whether the body is so large, or of unknown size, that working on it may take long."""
+        size = self.headers.get("content-length", "")
+        return not size.isdigit() or int(size) > _BULKY_BYTES
 
 
 class ServerState:
@@ -50,8 +59,11 @@ class ServerState:
         self.chat_template = chat_template
         self.created = int(time.time())
         self.runner = JobRunner(engine, args)
+        self.responses = ResponseStore()
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
+        self.fingerprint = _fingerprint(engine)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
+        self._bulk_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk")
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -88,13 +100,18 @@ class ServerState:
             )
         return asked_for
 
-    async def prepare(self, work: Callable[[], Result]) -> Result:
-        """Run work that takes time (templates, tokenisation) off the event loop; return what it returns."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def prepare(self, work: Callable[[], Result], is_bulky: bool = False) -> Result:
+        """Run work that takes time (templates, tokenisation) off the event loop; return what it returns.
+
+        Bulky requests have a thread of their own, so that they delay each other and nobody else.
+        """
+        threads = self._bulk_threads if is_bulky else self._threads
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:
         """Let the threads go; the engine is the caller's."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._bulk_threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -121,3 +138,12 @@ def new_request_ids(prefix: str, header_id: str | None, body_id: str | None) -> 
 
 
 _MAX_ID_CHARS = 256
+
+
+def _fingerprint(engine: AsyncLLM) -> str:
+    """Return what tells whether two answers with the same seed may differ: the version, the model, the computation."""
+    from octavo import __version__
+
+    model = engine.model_config
+    facts = repr((__version__, model, engine.config.parallel.world_size))
+    return f"octavo-{__version__}-{hashlib.blake2b(facts.encode(), digest_size=4).hexdigest()}"

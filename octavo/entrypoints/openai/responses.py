@@ -1,0 +1,159 @@
+"""/v1/responses: OpenAI's newer way to ask, where the server can keep the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import aclosing
+
+from octavo.entrypoints.openai.errors import HTTPError
+from octavo.entrypoints.openai.generation import Job
+from octavo.entrypoints.openai.http import Events, named_event
+from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
+from octavo.entrypoints.openai.response_input import check_fields, input_messages, num_top_logprobs, response_job
+from octavo.entrypoints.openai.response_store import Messages, StoredResponse
+from octavo.entrypoints.openai.response_writer import ResponseWriter
+from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
+from octavo.errors import InvalidRequestError
+from octavo.log import get_logger
+
+logger = get_logger(__name__)
+
+_BYTES_BESIDE_TEXT = 2000  # of a stored response, about
+_BYTES_PER_MESSAGE = 300
+_FINISHED = ("completed", "incomplete")
+
+
+async def create_response(
+    server: ServerState, request: ResponsesRequest, context: RequestContext
+) -> ResponseObject | Events:
+    """Answer a request; raises before anything runs if it is wrong."""
+    model = server.model_name(request.model)
+    check_fields(request)
+    messages = [*_earlier_turns(server, request), *input_messages(request)]
+    # the response's own id is never the client's: it is the key under which others could find it
+    response_id = f"resp_{secrets.token_hex(16)}"
+    ids = new_request_ids("resp", context.request_id, request.request_id)
+    job = await server.prepare(lambda: response_job(server, request, messages, ids.engine))
+    response = _new_response(request, job, response_id, model)
+    writer = ResponseWriter(server, response, job, num_top_logprobs(request))
+    if request.stream:
+        return _events(server, writer, messages)
+    if request.background:
+        return _start(server, writer, messages)
+    async with aclosing(writer.events()) as events:
+        async for _ in events:
+            pass
+    if response.error is not None:
+        raise HTTPError(500, response.error.message)
+    _keep(server, response, messages)
+    return response
+
+
+def _earlier_turns(server: ServerState, request: ResponsesRequest) -> Messages:
+    """Return the conversation that a request goes on with; its instructions do not go on, as in OpenAI's API."""
+    if request.previous_response_id is None:
+        return ()
+    previous = server.responses.get(request.previous_response_id, "previous_response_id")
+    if previous.response.status not in _FINISHED:
+        raise InvalidRequestError(
+            f"the previous response is {previous.response.status}; only a finished one can be continued",
+            "previous_response_id",
+        )
+    answer = "".join(part.text for item in previous.response.output for part in item.content)
+    return [*previous.messages, {"role": "assistant", "content": answer}]
+
+
+def _new_response(request: ResponsesRequest, job: Job, response_id: str, model: str) -> ResponseObject:
+    return ResponseObject(
+        id=response_id,
+        created_at=int(time.time()),
+        model=model,
+        status="queued" if request.background else "in_progress",
+        output=[],
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        max_output_tokens=request.max_output_tokens,
+        temperature=job.params.temperature,
+        top_p=job.params.top_p,
+        top_logprobs=request.top_logprobs,
+        metadata=request.metadata or {},
+        background=bool(request.background),
+        store=request.store is not False,
+        reasoning=request.reasoning,
+        user=request.user,
+        tool_choice=request.tool_choice or "auto",
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+    )
+
+
+async def _events(server: ServerState, writer: ResponseWriter, messages: Messages) -> Events:
+    async with aclosing(writer.events()) as events:
+        async for item in events:
+            yield named_event(item.type, item)
+    _keep(server, writer.response, messages)
+
+
+# -- storing -----------------------------------------------------------------------------------------------------------
+
+
+def _keep(server: ServerState, response: ResponseObject, messages: Messages) -> None:
+    if response.store:
+        server.responses.put(StoredResponse(response, messages, _size_bytes(response, messages)))
+
+
+def _size_bytes(response: ResponseObject, messages: Messages) -> int:
+    """Return about how much memory a stored response keeps alive: its whole conversation, not only its own turn."""
+    texts = [str(message["content"]) for message in messages]
+    texts += [part.text for item in response.output for part in item.content]
+    texts += [*response.metadata.values(), response.instructions or ""]
+    num_logprobs = sum(len(part.logprobs) for item in response.output for part in item.content)
+    size = sum(4 * len(text) + _BYTES_PER_MESSAGE for text in texts) + _BYTES_BESIDE_TEXT
+    return size + num_logprobs * _BYTES_PER_MESSAGE * (1 + (response.top_logprobs or 0))
+
+
+def _start(server: ServerState, writer: ResponseWriter, messages: Messages) -> ResponseObject:
+    """Let a response run by itself, and return it as it is now: queued."""
+
+    async def run() -> None:
+        try:
+            async with aclosing(writer.events()) as events:
+                async for _ in events:
+                    pass
+        except Exception as error:  # the response says so to whoever asks for it
+            logger.warning("%s failed in the background: %s", writer.response.id, error)
+
+    # room for the answer is counted from the start, some 16 bytes a token
+    num_tokens = min(writer.response.max_output_tokens or server.max_model_len, server.max_model_len)
+    size_bytes = _size_bytes(writer.response, messages) + 16 * num_tokens
+    server.responses.put(StoredResponse(writer.response, messages, size_bytes, asyncio.create_task(run())))
+    return writer.response
+
+
+async def retrieve_response(server: ServerState, context: RequestContext) -> ResponseObject:
+    """Return a stored response as it is now; raises HTTPError 404."""
+    if context.query.get("stream", "false").lower() not in ("false", "0"):
+        raise InvalidRequestError("stored responses cannot be streamed; leave stream out", "stream")
+    return server.responses.get(context.path["response_id"]).response
+
+
+async def cancel_response(server: ServerState, context: RequestContext) -> ResponseObject:
+    """End a response that runs in the background; one that has ended stays as it is."""
+    stored = server.responses.get(context.path["response_id"])
+    if not stored.response.background:
+        raise InvalidRequestError("only responses in the background can be cancelled; close the connection of others")
+    if stored.task is not None and not stored.task.done():
+        stored.task.cancel()
+        await asyncio.wait((stored.task,))
+        if stored.response.status in ("queued", "in_progress"):
+            stored.response.status = "cancelled"
+    return stored.response
+
+
+async def delete_response(server: ServerState, context: RequestContext) -> DeletedResponse:
+    """Forget a stored response; raises HTTPError 404."""
+    response_id = context.path["response_id"]
+    server.responses.get(response_id)
+    server.responses.discard(response_id)
+    return DeletedResponse(response_id)

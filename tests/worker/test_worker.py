@@ -1,0 +1,38 @@
+"""The worker's byte budget for the KV cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.platforms.cpu import MemoryFacts
+from octavo.worker import worker as worker_module
+from octavo.worker.worker import Worker
+from tests.engine.fakes import fake_config
+
+
+def budget(monkeypatch, activation_bytes: int = 100, **cache) -> int:
+    """What a worker takes on a machine of 10,000 bytes, 5,000 of them free and 1,000 its own."""
+    monkeypatch.setattr(worker_module, "memory_facts", lambda: MemoryFacts(10_000, 5_000))
+    monkeypatch.setattr(worker_module, "resident_bytes", lambda: 1_000)
+    worker = Worker(fake_config(**cache), checkpoint=None, rank=0)
+    monkeypatch.setattr(worker, "_profile", lambda: activation_bytes)
+    return worker.determine_available_memory()
+
+
+def test_a_share_of_what_is_free_less_a_steps_activations(monkeypatch):
+    assert budget(monkeypatch, memory_share=0.5) == 2_500 - 100
+
+
+def test_a_share_of_the_machine_less_what_the_process_holds_and_activations(monkeypatch):
+    assert budget(monkeypatch, memory_utilization=0.5) == 5_000 - 1_000 - 100
+
+
+def test_explicit_bytes_are_taken_as_they_are(monkeypatch):
+    assert budget(monkeypatch, memory_bytes=4_321, memory_utilization=0.9) == 4_321
+
+
+@pytest.mark.parametrize(("activation_bytes", "utilization"), [(100, 0.1), (4_000, 0.5), (100, 1.0)])
+def test_a_budget_of_nothing_or_of_more_than_is_free_is_refused(monkeypatch, activation_bytes, utilization):
+    with pytest.raises(ConfigError, match="kv_cache_memory_bytes"):
+        budget(monkeypatch, activation_bytes, memory_utilization=utilization)
