@@ -84,7 +84,7 @@ void score_tile(const float* queries, std::int64_t head_dim, const T* const* col
     for (std::int64_t k = 0; k < head_dim; ++k) {
         Vec keys[V];
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) keys[v] = load_elements(from[v] + k * depth_stride);
+        for (int v = 0; v < V; ++v) keys[v] = load(from[v] + k * depth_stride);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const Vec query = set(queries[r * head_dim + k]);
@@ -241,7 +241,7 @@ void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std
         for (std::int64_t key = 0; key < runs[i].count; ++key) {
             Vec values[V];
 #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) values[v] = kCut ? load_first_elements(row, rest) : load_elements(row + v * kLanes);
+            for (int v = 0; v < V; ++v) values[v] = kCut ? load_first(row, rest) : load(row + v * kLanes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const Vec factor = set(weight[r * kPartition + key]);
@@ -425,7 +425,7 @@ void attend_span(const AttentionShare& share, std::int64_t span, const Attention
     }
     switch (share.type) {
         case KvType::float32: return attend_partitions<float>(share, work, span, state);
-        case KvType::float16: return attend_partitions<std::uint16_t>(share, work, span, state);
+        case KvType::float16: return attend_partitions<Half>(share, work, span, state);
         case KvType::int8: return attend_partitions<std::int8_t>(share, work, span, state);
     }
 }

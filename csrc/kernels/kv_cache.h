@@ -10,38 +10,35 @@
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-OCTAVO_INLINE Vec load_elements(const float* p) { return load(p); }
-OCTAVO_INLINE Vec load_elements(const std::uint16_t* p) { return load_halves(p); }
 #if defined(OCTAVO_ISA_AVX512)
-OCTAVO_INLINE Vec load_elements(const std::int8_t* p) {
+OCTAVO_INLINE Vec load(const std::int8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 #elif defined(OCTAVO_ISA_AVX2)
-OCTAVO_INLINE Vec load_elements(const std::int8_t* p) {
+OCTAVO_INLINE Vec load(const std::int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 #else
-OCTAVO_INLINE Vec load_elements(const std::int8_t* p) {
+OCTAVO_INLINE Vec load(const std::int8_t* p) {
     Vec v;
     for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
     return v;
 }
 #endif
 
-OCTAVO_INLINE Vec load_first_elements(const float* p, std::int64_t count) { return load_first(p, count); }
 template <class T>
-OCTAVO_INLINE Vec load_first_elements(const T* p, std::int64_t count) {
+OCTAVO_INLINE Vec load_first(const T* p, std::int64_t count) {
     T padded[kLanes] = {};
     std::memcpy(padded, p, static_cast<std::size_t>(count) * sizeof(T));
-    return load_elements(padded);
+    return load(padded);
 }
 
 // out[0 .. n) = p[0 .. n) as float32.
 template <class T>
 OCTAVO_INLINE void widen(const T* p, std::int64_t n, float* out) {
     std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) store(out + i, load_elements(p + i));
-    if (i < n) store_first(out + i, load_first_elements(p + i, n - i), n - i);
+    for (; i + kLanes <= n; i += kLanes) store(out + i, load(p + i));
+    if (i < n) store_first(out + i, load_first(p + i, n - i), n - i);
 }
 
 // Writes one token's key and value of one head: see Kernels::store_kv.

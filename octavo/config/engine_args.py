@@ -43,7 +43,7 @@ class EngineArgs:
     max_logprobs: int = _option(20, "largest logprobs a request may ask for; -1: no limit")
     logprobs_mode: str = _option("raw_logprobs", "what logprobs mean", get_args(LogprobsMode))
     logits_processors: list[Any] = _option([], "custom logits processors: classes or module:Class", in_cli=False)
-    enforce_eager: bool = _option(False, "run op by op (the only mode of this version)")
+    enforce_eager: bool = _option(False, "run op by op instead of from the tape")
     compute: str = _option("auto", "exact: float32 arithmetic on dequantised weights", ("auto", "exact"))
     quantization: str | None = _option(
         None, "int8 or int4: quantise a float checkpoint while loading; others: what it must be", QUANTIZATION_METHODS
@@ -54,7 +54,7 @@ class EngineArgs:
     block_size: int | None = _option(None, "tokens per KV cache block (16)")
     gpu_memory_utilization: float | None = _option(None, "share of the machine's memory for weights and KV cache")
     kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV cache; overrides gpu_memory_utilization")
-    kv_cache_dtype: str = _option("auto", "type of the KV cache", ("auto", "float32"))
+    kv_cache_dtype: str = _option("auto", "type of the KV cache", ("auto", "float32", "float16", "int8"))
     enable_prefix_caching: bool | None = _option(None, "reuse the KV cache of shared prompt prefixes (on)")
     prefix_caching_hash_algo: str = _option("sha256", "hash of cached blocks", ("sha256",))
     num_gpu_blocks_override: int | None = _option(None, "number of KV cache blocks, whatever the memory (for tests)")

@@ -41,6 +41,7 @@ from octavo.types.sampling_params import SamplingParams
 logger = get_logger(__name__)
 
 _DEFAULT_BLOCK_SIZE = 16
+_DEFAULT_CACHE_DTYPE = "float16"  # half the memory and traffic of float32 at no loss that can be measured
 _MAX_BLOCK_SIZE = 2**16  # blocks far longer than any sequence only waste memory
 _DEFAULT_MAX_NUM_SEQS = 256
 _MAX_NUM_SEQS = 2**16  # every row costs memory, busy or not
@@ -267,6 +268,7 @@ def _cache_config(args: EngineArgs) -> CacheConfig:
     if not 0 <= args.watermark < 1:
         raise ConfigError(f"watermark must be at least 0 and below 1, got {args.watermark}")
     return CacheConfig(
+        dtype=_cache_dtype(args),
         block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE, _MAX_BLOCK_SIZE),
         memory_bytes=_optional_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes),
         memory_utilization=utilization,
@@ -289,6 +291,12 @@ def _enable_kv_events(options: Mapping[str, Any]) -> bool:
             "give enable_kv_cache_events only"
         )
     return wish
+
+
+def _cache_dtype(args: EngineArgs) -> str:
+    if args.kv_cache_dtype != "auto":
+        return args.kv_cache_dtype
+    return "float32" if args.compute == "exact" else _DEFAULT_CACHE_DTYPE
 
 
 def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
