@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.config import LOG_LEVELS
 
 from octavo.entrypoints.event_loop import run as run_in_loop
 from octavo.entrypoints.openai.app import build_app
@@ -108,7 +109,7 @@ class WebServer(uvicorn.Server):
 def uvicorn_config(server: ServerState) -> uvicorn.Config:
     """Return how uvicorn serves this server."""
     args = server.args
-    _use_our_log()
+    _use_our_log(args.uvicorn_log_level)
     return uvicorn.Config(
         build_app(server),
         http=_http_protocol(args),
@@ -139,11 +140,11 @@ def _http_protocol(args: ServerArgs) -> Any:
     return limited_protocol(args)
 
 
-def _use_our_log() -> None:
-    """Send uvicorn's warnings where ours go."""
+def _use_our_log(level: str) -> None:
+    """Send what uvicorn logs where ours goes."""
     theirs = logging.getLogger("uvicorn.error")
     theirs.handlers = logging.getLogger("octavo").handlers
-    theirs.setLevel(logging.WARNING)
+    theirs.setLevel(LOG_LEVELS[level])
     theirs.propagate = False
 
 
