@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.config import EngineArgs
+    from octavo.config import EngineArgs as AsyncEngineArgs
     from octavo.engine.async_llm import AsyncLLM
+    from octavo.engine.async_llm import AsyncLLM as AsyncLLMEngine
     from octavo.engine.llm_engine import LLMEngine
     from octavo.entrypoints.beam_search import BeamSearchOutput, BeamSearchSequence
     from octavo.entrypoints.llm import LLM
@@ -46,9 +48,14 @@ _MODULES = {
     "TokensPrompt": "octavo.types.prompts",
 }
 
+# vLLM's other names for the same things
+_ALIASES = {"AsyncEngineArgs": "EngineArgs", "AsyncLLMEngine": "AsyncLLM"}
+
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
@@ -69,10 +76,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
+    target = _ALIASES.get(name, name)
+    module = _MODULES.get(target)
     if module is None:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), target)
 
 
 def __dir__() -> list[str]:

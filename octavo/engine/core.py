@@ -17,7 +17,7 @@ from octavo.scheduler.scheduler import Scheduler
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
-from octavo.types.stats import SchedulerStats
+from octavo.types.stats import EngineSnapshot, SchedulerStats
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
 logger = get_logger(__name__)
@@ -165,6 +165,10 @@ class EngineCore:
     def scheduler_stats(self) -> SchedulerStats:
         """Return the scheduler's state now."""
         return self.scheduler.make_stats()
+
+    def snapshot(self, max_requests: int) -> EngineSnapshot:
+        """Return what the core holds now, for a look from outside."""
+        return self.scheduler.make_snapshot(max_requests)
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         """Return the KV cache events since the last call; empty unless enabled."""

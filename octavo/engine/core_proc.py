@@ -77,6 +77,7 @@ class EngineCoreProc:
         self._services: Mapping[str, Callable[..., Any]] = {
             "reset_prefix_cache": core.reset_prefix_cache,
             "scheduler_stats": core.scheduler_stats,
+            "snapshot": core.snapshot,
             "take_kv_events": core.take_kv_events,
             "collective_rpc": core.collective_rpc,
             "check_health": core.check_health,

@@ -189,6 +189,10 @@ class KVCacheManager:
         """Empty the prefix cache; return False and change nothing while any request holds blocks."""
         return self._pool.reset()
 
+    def block_states(self) -> bytes:
+        """Return every block's BlockState, a byte each."""
+        return self._pool.states()
+
     def take_events(self) -> list[KVCacheEvent]:
         return self._pool.take_events()
 

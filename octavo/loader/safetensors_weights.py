@@ -26,6 +26,7 @@ INDEX_FILE = "model.safetensors.index.json"
 
 # What can be read as float32; NumPy has no bfloat16, so it is read as its bits.
 _READABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_STORED_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8"}
 _HALF_KINDS: Mapping[str, Literal["float16", "bfloat16"]] = {"F16": "float16", "BF16": "bfloat16"}
 _DTYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16,
@@ -39,7 +40,7 @@ class SafetensorsWeights:
     """A WeightSource over the safetensors files of a folder; tensors are read from the mapped files when asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._tensors = read_folder(folder)
         self._used: set[str] = set()
 
@@ -49,7 +50,7 @@ class SafetensorsWeights:
     def get(self, name: str, shape: tuple[int, ...]) -> SafetensorsTensor:
         tensor = self._tensors.get(name)
         if tensor is None:
-            raise CheckpointError(f"{self._folder} has no tensor {name!r}, which the model needs")
+            raise CheckpointError(f"{self.folder} has no tensor {name!r}, which the model needs")
         check_shape(name, shape, tensor.shape, str(tensor.file.path))
         self._used.add(name)
         return tensor
@@ -88,6 +89,12 @@ class SafetensorsTensor:
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
         # Headers may end at an odd address; a copy is aligned.
         return np.require(stored.astype(np.float32, copy=False), requirements=["C", "A"])
+
+    def stored(self) -> NDArray[Any]:
+        """Return a C-contiguous array of `shape` of the dtype that is stored; not for bfloat16 and smaller floats."""
+        dtype = _STORED_DTYPES[self.dtype]
+        stored = np.frombuffer(self.file.buffer, dtype, math.prod(self.shape), self.offset).reshape(self.shape)
+        return np.require(stored, requirements=["C", "A"])
 
     def compact(self, transposed: bool = False) -> CompactMatrix | None:
         """Return a 16-bit matrix as it is: a view of the file where that can be. None for other dtypes."""

@@ -68,12 +68,6 @@ def build_model(config: HFConfig, weights: WeightSource, ops: Ops, max_model_len
 
 
 def _architecture(config: HFConfig) -> Architecture:
-    if "quantization_config" in config:
-        method = config.values["quantization_config"]
-        raise UnsupportedError(
-            f"{config.source}: quantized safetensors checkpoints are not supported ({method!r}); "
-            "use the unquantized model or a GGUF file"
-        )
     names = config.list("architectures", [])
     if not names:
         raise CheckpointError(f"{config.source} has no 'architectures', so there is no telling how to run the model")

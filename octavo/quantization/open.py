@@ -10,13 +10,19 @@ from octavo.config.configs import LoadConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.compact import GROUP_SIZES
 from octavo.loader.open import open_weights
+from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.weights import WeightSource
+from octavo.quantization.config_reading import method_of, read_layout
+from octavo.quantization.packed_weights import PackedWeights
 from octavo.quantization.wrappers import ExactWeights, QuantizingWeights
 
 
 def open_model_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> WeightSource:
     """Return the checkpoint's tensors, quantised or dequantised as configured. Raises CheckpointError if corrupt."""
     source: WeightSource = open_weights(checkpoint, load_config)
+    layout = read_layout(checkpoint.config)
+    if layout is not None and isinstance(source, SafetensorsWeights):
+        source = PackedWeights(source, layout)
     if load_config.quantization is not None:
         source = QuantizingWeights(source, load_config.quantization)
     return ExactWeights(source) if load_config.exact else source
@@ -24,21 +30,28 @@ def open_model_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> Weigh
 
 @dataclass(frozen=True)
 class StoredQuantization:
-    """What a checkpoint is quantised with. method: vLLM's name; details: for people."""
+    """What a checkpoint is quantised with. method: vLLM's name; types: of a GGUF file's matrices, main one first."""
 
     method: str
-    details: str
+    types: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.method} {self.details}"
+        return " ".join((self.method, *self.types))
 
 
 def quantization_of(checkpoint: Checkpoint) -> StoredQuantization | None:
-    """Return what most of the checkpoint's matrices are quantised to, or None for floating-point numbers."""
+    """Return what the checkpoint's matrices are quantised to, or None for floating-point numbers.
+
+    Raises UnsupportedError for a quantisation that cannot be read.
+    """
+    read_layout(checkpoint.config)
+    method = method_of(checkpoint.config)
+    if method is not None:
+        return StoredQuantization(method)
     if checkpoint.gguf is None:
         return None
     counts = Counter[str]()
     for info in checkpoint.gguf.tensors.values():
         if len(info.shape) == 2 and info.type.name in GROUP_SIZES:
             counts[info.type.name] += math.prod(info.shape)
-    return StoredQuantization("gguf", ", ".join(name for name, _ in counts.most_common(3))) if counts else None
+    return StoredQuantization("gguf", tuple(name for name, _ in counts.most_common())) if counts else None

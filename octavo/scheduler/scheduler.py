@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain, islice
 
 from octavo.config.configs import CacheConfig, SchedulerConfig
 from octavo.errors import ConfigError, InvalidRequestError
@@ -26,7 +27,7 @@ from octavo.scheduler.step_plan import StepPlan
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.kv_spec import KVCacheConfig
 from octavo.types.messages import EngineCoreEventType, EngineCoreOutputs
-from octavo.types.stats import SchedulerStats
+from octavo.types.stats import EngineSnapshot, RequestProgress, SchedulerStats
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
 
@@ -324,6 +325,27 @@ class Scheduler:
             kv_cache_usage=self.kv_cache.usage,
             num_preemptions=self._num_preemptions,
             prefix_cache=self.kv_cache.take_prefix_cache_stats(),
+        )
+
+    def make_snapshot(self, max_requests: int) -> EngineSnapshot:
+        """Return what is here now: every block's state, and the progress of up to max_requests requests."""
+        shown = islice(chain(self.running, self.waiting), max_requests)
+        running = {request.request_id for request in self.running}
+        return EngineSnapshot(
+            block_states=self.kv_cache.block_states(),
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            requests=[
+                RequestProgress(
+                    request.request_id,
+                    request.request_id in running,
+                    request.num_prompt_tokens,
+                    request.num_computed_tokens,
+                    request.num_output_tokens,
+                    request.max_total_tokens - request.num_prompt_tokens,
+                )
+                for request in shown
+            ],
         )
 
     def take_kv_events(self) -> list[KVCacheEvent]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +24,39 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     kv_cache_usage: float = 0.0
     num_preemptions: int = 0  # total since start
     prefix_cache: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
+
+
+class BlockState(enum.IntEnum):
+    """What a KV cache block is at one moment."""
+
+    FREE = 0
+    CACHED = 1  # free, but a prompt that begins like its content may take it over
+    USED = 2
+    SHARED = 3  # used by several requests
+    NULL = 4  # never handed out
+
+
+class RequestProgress(msgspec.Struct, array_like=True):
+    """How far a live request is, in tokens. max_output_tokens: what it may generate at most"""
+
+    request_id: str
+    is_running: bool
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    max_output_tokens: int
+
+
+class EngineSnapshot(msgspec.Struct, array_like=True):
+    """What an engine core holds at one moment. block_states: one byte, a BlockState, per KV cache block
+
+    requests: running ones first, at most as many as asked for
+    """
+
+    block_states: bytes
+    num_running: int
+    num_waiting: int
+    requests: list[RequestProgress]
 
 
 @dataclass(slots=True)

@@ -65,6 +65,21 @@ def test_wrong_usage_is_status_2_and_no_traceback(octavo, arguments):
     assert "Traceback" not in result.err and result.err.strip()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closest"),
+    [
+        (("generate", "hi", "--temprature", "0"), "--temperature"),
+        (("serve", "x", "--max_modellen=3"), "--max-model-len"),
+        (("genrate",), "generate"),
+        (("bench", "laten"), "bench latency"),
+    ],
+)
+def test_misspelt_options_and_commands_name_the_closest_known(octavo, arguments, closest):
+    result = octavo(*arguments)
+    assert result.status == 2 and result.err.count("\n") == 1
+    assert f"did you mean {closest}" in result.err
+
+
 def test_usage_errors_of_a_command_are_one_line_that_says_where_help_is(octavo):
     result = octavo("generate", "hi", "--n", "two")
     assert result.status == 2

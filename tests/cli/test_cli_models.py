@@ -27,10 +27,15 @@ def fetched(monkeypatch, tmp_path):
     return names
 
 
-@pytest.mark.parametrize("arguments", [("pull",), ("path",), ("path", "a", "b"), ("list", "a"), ()])
+@pytest.mark.parametrize("arguments", [("pull",), ("path",), ("path", "a", "b"), ("list", "a")])
 def test_wrong_numbers_of_names_are_refused(octavo, arguments):
     result = octavo("models", *arguments)
     assert result.status == 2 and result.err.count("\n") == 1
+
+
+def test_without_an_action_the_models_are_listed(octavo, empty_cache):
+    result = octavo("models")
+    assert result.status == 0 and result.out == octavo("models", "list").out != ""
 
 
 def test_list_shows_every_model_and_which_are_here(octavo, empty_cache):

@@ -372,5 +372,6 @@ def test_every_public_name_exists():
     for name in octavo.__all__:
         assert getattr(octavo, name) is not None
     assert set(octavo.__all__) <= set(dir(octavo))
+    assert octavo.AsyncLLMEngine is octavo.AsyncLLM and octavo.AsyncEngineArgs is octavo.EngineArgs
     with pytest.raises(AttributeError, match="no attribute 'LLMM'"):
         _ = octavo.LLMM

@@ -164,10 +164,3 @@ def test_an_unknown_architecture_is_refused_with_the_list_of_known_ones() -> Non
     assert all(name in str(refusal.value) for name in ARCHITECTURES)
     with pytest.raises(CheckpointError, match="architectures"):
         describe(HFConfig({}))
-
-
-def test_a_quantized_safetensors_checkpoint_is_refused() -> None:
-    config = hf_config(tiny(tied=True))
-    config.values["quantization_config"] = {"quant_method": "awq", "bits": 4}
-    with pytest.raises(UnsupportedError, match="awq"):
-        describe(config)

@@ -17,7 +17,8 @@ import pytest
 
 from octavo.config import EngineArgs
 from octavo.engine.async_llm import AsyncLLM
-from octavo.entrypoints.openai.run import WebServer, bind, uvicorn_config
+from octavo.entrypoints.openai.listening import bind
+from octavo.entrypoints.openai.run import WebServer, uvicorn_config
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.entrypoints.openai.state import ServerState
 from octavo.loader.catalog import pull

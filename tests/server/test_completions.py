@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.server.conftest import Server
@@ -209,3 +211,21 @@ def test_seeds_make_answers_repeatable(tiny: Server):
     ]
     assert answers[0] == answers[1] != answers[2]
     assert len(set(answers[0])) == 4
+
+
+def test_scores_of_a_prompt_are_the_models(tiny: Server, tiny_folder: Path):
+    """What a harness gets for a text is the log-softmax of the model's logits, as Transformers computes them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    ids = [70, 81, 92, 103, 114, 125]
+    answer = tiny.complete(prompt=ids, echo=True, logprobs=1, max_tokens=1, temperature=0, return_token_ids=True).json
+    (choice,) = answer["choices"]
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    sequence = [*ids, *choice["token_ids"]]
+    with torch.no_grad():
+        expected = model(torch.tensor([sequence])).logits[0].log_softmax(-1)
+    scores = choice["logprobs"]["token_logprobs"]
+    assert len(scores) == len(ids) + 1 and scores[0] is None
+    for position, score in enumerate(scores[1:], start=1):
+        assert abs(score - float(expected[position - 1, sequence[position]])) < 1e-4

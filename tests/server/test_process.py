@@ -194,7 +194,8 @@ def test_flags_of_unbuilt_capabilities_are_refused_with_a_reason(flags: tuple[st
 def test_neutral_values_of_vllms_flags_are_accepted(start, tiny_folder: Path):
     server = start(
         str(tiny_folder), "--port", "0", "--no-enable-lora", "--api-server-count", "1", "--disable-uvicorn-access-log",
-        "--h11-max-header-count", "50", "--enable-server-load-tracking", "--no-async-scheduling",
+        "--h11-max-header-count", "50", "--enable-server-load-tracking", "--enable-sleep-mode", "--no-async-scheduling",
+        "--uvicorn-log-level", "error",
     )  # fmt: skip
     assert server.complete(prompt="abc", max_tokens=1)[0] == 200
     assert not any("octavo.access" in line for line in server.log)

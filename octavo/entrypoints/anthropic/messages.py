@@ -41,8 +41,9 @@ async def create_message(server: ServerState, request: MessagesRequest, context:
     _refuse_unbuilt(request)
     if request.max_tokens < 1:
         raise wrong("max_tokens", "at least 1", request.max_tokens)
+    server.runner.admission.check()
     ids = new_request_ids("msg", context.request_id, None)
-    job = await server.prepare(lambda: _job(server, request, ids.engine))
+    job = await server.prepare(lambda: _job(server, request, ids.engine), context.is_bulky)
     return _events(server, job, ids.shown, model) if request.stream else await _whole(server, job, ids.shown, model)
 
 
@@ -50,7 +51,7 @@ async def count_tokens(server: ServerState, request: CountTokensRequest, context
     """Return how many tokens a conversation has, the header of the answer to come included."""
     server.model_name(request.model)
     _refuse_unbuilt(request)
-    return await server.prepare(lambda: _count(server, request))
+    return await server.prepare(lambda: _count(server, request), context.is_bulky)
 
 
 def _count(server: ServerState, request: CountTokensRequest) -> TokenCount:

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 130 interrupted, 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -88,6 +89,15 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         return self.help_text(None)
 
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse arguments; one that is not known is an error that names the closest known option."""
+        args, unknown = self.parse_known_intermixed_args(arguments)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            hints = [closest_names(argument.partition("=")[0], known) for argument in unknown if argument[:1] == "-"]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
+        return args
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
 
@@ -114,7 +124,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    return _run(command, parser.parse_intermixed_args(rest))
+    return _run(command, parser.parse_all(rest))
+
+
+def closest_names(name: str, known: Sequence[str]) -> str:
+    """Return "; did you mean …?" with the known names closest to name, or nothing when none is close."""
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:
@@ -152,7 +168,8 @@ def _without_command(arguments: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
     else:
         given = " ".join(arguments[:2]) if family else args.command
-        print(f"octavo: error: unknown command {given!r}; choose from {', '.join(shown)}", file=sys.stderr)
+        hint = closest_names(given, shown) or f"; choose from {', '.join(shown)}"
+        print(f"octavo: error: unknown command {given!r}{hint}", file=sys.stderr)
     return 2
 
 

@@ -14,11 +14,11 @@ import sys
 
 from octavo.errors import InvalidRequestError, ModelNotFoundError
 
-USAGE = "octavo models {list, pull NAME…, path NAME}"
+USAGE = "octavo models [list | pull NAME… | path NAME]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("list", "pull", "path"), help="what to do")
+    parser.add_argument("action", nargs="?", default="list", choices=("list", "pull", "path"), help="default: list")
     parser.add_argument("names", nargs="*", metavar="NAME", help="names of the catalog")
 
 

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo.config.engine_args import EngineArgs
+from octavo.entrypoints.openai.listening import bind
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.engine.async_llm import AsyncLLM
 
 
 def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequence[str]) -> None:
     """Start an engine and serve it until SIGINT or SIGTERM; raises what is wrong with the options."""
     chat_template = read_chat_template(server_args.chat_template)
-    importing = threading.Thread(target=_import_web_framework, name="octavo-import")
-    importing.start()
-    from octavo.engine.async_llm import AsyncLLM
-    from octavo.entrypoints.openai.run import bind, run_server
-
-    importing.join()
     listener = bind(server_args)
-    engine = AsyncLLM.from_engine_args(engine_args)
     try:
-        run_server(engine, server_args, listener, model_names, chat_template)
+        starting = _start_engine(engine_args)
+        from octavo.entrypoints.openai.run import run_server
+
+        engine = starting.result()
+        try:
+            run_server(engine, server_args, listener, model_names, chat_template)
+        finally:
+            engine.shutdown()
     finally:
-        engine.shutdown()
         listener.close()
+        if server_args.uds is not None:
+            Path(server_args.uds).unlink(missing_ok=True)
 
 
 def read_chat_template(source: str | None) -> str | None:
@@ -41,5 +48,18 @@ def read_chat_template(source: str | None) -> str | None:
         ) from error
 
 
-def _import_web_framework() -> None:
-    import octavo.entrypoints.openai.run  # noqa: F401
+def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:
+    """Start an engine on a thread: this one has imports to do meanwhile."""
+    from octavo.engine.async_llm import AsyncLLM
+
+    future: Future[AsyncLLM] = Future()
+
+    def start() -> None:
+        try:
+            future.set_result(AsyncLLM.from_engine_args(engine_args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    # a daemon: on Ctrl-C this process ends without waiting for it, and the engine process with it
+    threading.Thread(target=start, name="octavo-start", daemon=True).start()
+    return future

@@ -32,10 +32,11 @@ async def create_response(
     model = server.model_name(request.model)
     check_fields(request)
     messages = [*_earlier_turns(server, request), *input_messages(request)]
+    server.runner.admission.check()
     # the response's own id is never the client's: it is the key under which others could find it
     response_id = f"resp_{secrets.token_hex(16)}"
     ids = new_request_ids("resp", context.request_id, request.request_id)
-    job = await server.prepare(lambda: response_job(server, request, messages, ids.engine))
+    job = await server.prepare(lambda: response_job(server, request, messages, ids.engine), context.is_bulky)
     response = _new_response(request, job, response_id, model)
     writer = ResponseWriter(server, response, job, num_top_logprobs(request))
     if request.stream:

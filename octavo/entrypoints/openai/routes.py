@@ -16,7 +16,9 @@ from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
 from octavo.entrypoints.openai.docs import show_docs, show_openapi
 from octavo.entrypoints.openai.http import ErrorResponder, JSONEndpoint, JSONHandler, PlainEndpoint, PlainHandler
+from octavo.entrypoints.openai.live_view import LiveState, show_state
 from octavo.entrypoints.openai.metrics import show_metrics
+from octavo.entrypoints.openai.page import STATIC_FILES, show_page, static_file
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
 from octavo.entrypoints.openai.protocol.completions import CompletionRequest, CompletionResponse
 from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
@@ -141,6 +143,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/ping", "The same as /health", services.health, method="POST", is_open=True),
     Endpoint("/version", "Octavo's version", services.version, response_type=VersionResponse, is_open=True),
     Endpoint("/load", "Generation requests in work", services.load, response_type=LoadResponse, is_open=True),
+    Endpoint("/octavo/state", "The engine as it is now", show_state, response_type=LiveState),
     Endpoint("/metrics", "Prometheus metrics", show_metrics, is_open=True, media_type="text/plain"),
     Endpoint(
         "/reset_prefix_cache",
@@ -155,6 +158,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/is_sleeping", "Whether the engine sleeps", services.is_sleeping, response_type=SleepState),
 )
 
+PAGE_ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("/", "A page to try and to watch the engine", show_page, is_open=True, is_documented=False),
+    *(
+        Endpoint(f"/static/{name}", "A file of the page", static_file(name), is_open=True, is_documented=False)
+        for name in STATIC_FILES
+    ),
+)
+
 DOCS_ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/docs", "This API as a page", show_docs, is_open=True, media_type="text/html", is_documented=False),
     Endpoint("/openapi.json", "This API for machines", show_openapi, is_open=True, is_documented=False),
@@ -163,7 +174,7 @@ DOCS_ENDPOINTS: tuple[Endpoint, ...] = (
 
 def endpoints(has_docs: bool) -> tuple[Endpoint, ...]:
     """Return what a server offers."""
-    return (*ENDPOINTS, *DOCS_ENDPOINTS) if has_docs else ENDPOINTS
+    return (*ENDPOINTS, *PAGE_ENDPOINTS, *(DOCS_ENDPOINTS if has_docs else ()))
 
 
 def make_route(server: ServerState, endpoint: Endpoint) -> Route:

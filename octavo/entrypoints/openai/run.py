@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-import stat
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.config import LOG_LEVELS
 
 from octavo.entrypoints.event_loop import run as run_in_loop
 from octavo.entrypoints.openai.app import build_app
+from octavo.entrypoints.openai.listening import url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.entrypoints.openai.state import ServerState
 from octavo.entrypoints.openai.stats_log import log_stats_forever
-from octavo.errors import ConfigError
 from octavo.log import get_logger
 
 if TYPE_CHECKING:
@@ -32,41 +30,15 @@ _TICK_S = 1.0  # for the date in answers' heads
 _AFTER_ABORT_S = 3.0  # what aborted requests get to send their last words
 
 
-def bind(args: ServerArgs) -> socket.socket:
-    """Return the bound socket, so that a port in use is told before a model is loaded; raises ConfigError."""
-    if args.uds is not None:
-        return _bind_unix(args.uds)
-    try:
-        family, _, _, _, address = socket.getaddrinfo(args.host or "0.0.0.0", args.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {args.host}:{args.port}: {error.strerror or error}") from error
-    listener.set_inheritable(False)
-    return listener
-
-
-def url_of(args: ServerArgs, listener: socket.socket) -> str:
-    """Return where a server can be reached."""
-    if args.uds is not None:
-        return f"unix:{args.uds}"
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if args.ssl_certfile else 'http'}://{shown}:{port}"
-
-
 def run_server(
     engine: AsyncLLM, args: ServerArgs, listener: socket.socket, model_names: Sequence[str], chat_template: str | None
 ) -> None:
-    """Serve until SIGINT or SIGTERM; afterwards the socket is closed, and the engine is the caller's to end."""
+    """Serve until SIGINT or SIGTERM; the engine and the socket are the caller's to end."""
     server = ServerState(engine, args, model_names, chat_template)
     try:
         run_in_loop(serve(server, listener))
     finally:
         server.close()
-        if args.uds is not None:
-            Path(args.uds).unlink(missing_ok=True)
 
 
 async def serve(server: ServerState, listener: socket.socket) -> None:
@@ -137,7 +109,7 @@ class WebServer(uvicorn.Server):
 def uvicorn_config(server: ServerState) -> uvicorn.Config:
     """Return how uvicorn serves this server."""
     args = server.args
-    _use_our_log()
+    _use_our_log(args.uvicorn_log_level)
     return uvicorn.Config(
         build_app(server),
         http=_http_protocol(args),
@@ -168,11 +140,11 @@ def _http_protocol(args: ServerArgs) -> Any:
     return limited_protocol(args)
 
 
-def _use_our_log() -> None:
-    """Send uvicorn's warnings where ours go."""
+def _use_our_log(level: str) -> None:
+    """Send what uvicorn logs where ours goes."""
     theirs = logging.getLogger("uvicorn.error")
     theirs.handlers = logging.getLogger("octavo").handlers
-    theirs.setLevel(logging.WARNING)
+    theirs.setLevel(LOG_LEVELS[level])
     theirs.propagate = False
 
 
@@ -180,26 +152,3 @@ async def _announce(web: WebServer, url: str) -> None:
     while not web.started:
         await asyncio.sleep(0.005)
     logger.info("ready at %s", url)
-
-
-def _bind_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode):
-                _refuse_if_alive(path)
-                os.unlink(path)  # of a server that was killed
-        listener.bind(path)
-        os.chmod(path, 0o660)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on the unix socket {path}: {error.strerror or error}") from error
-    return listener
-
-
-def _refuse_if_alive(path: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise ConfigError(f"another server listens on the unix socket {path}")

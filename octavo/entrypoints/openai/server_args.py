@@ -17,6 +17,9 @@ def _option(default: Any, help: str, choices: tuple[str, ...] | None = None) -> 
     return field(default=default, metadata=metadata)
 
 
+_LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
 @dataclass(frozen=True)
 class ServerArgs:
     """Options of one HTTP server; each field's help text is in its metadata and on the command line."""
@@ -40,6 +43,7 @@ class ServerArgs:
     enable_request_id_headers: bool = _option(False, "answer with X-Request-Id")
     disable_access_log: bool = _option(False, "log no line per HTTP request (also --disable-uvicorn-access-log)")
     disable_access_log_for_endpoints: str | None = _option(None, "paths without a log line, separated by commas")
+    uvicorn_log_level: str = _option("warning", "least severity that uvicorn logs", _LOG_LEVELS)
     enable_log_requests: bool = _option(False, "log each request's length and parameters")
     enable_log_outputs: bool = _option(False, "log each request's output (needs enable_log_requests)")
     max_log_len: int | None = _option(None, "most characters of a prompt or output in the log (no text of prompts: 0)")
@@ -127,4 +131,5 @@ UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     # these ask for what always is so
     "enable_offline_docs": ((False, True), ""),
     "enable_server_load_tracking": ((False, True), ""),
+    "disable_log_requests": ((False, True), ""),
 }

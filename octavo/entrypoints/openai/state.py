@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.entrypoints.openai.errors import HTTPError
+from octavo.entrypoints.openai.live_view import LiveView
 from octavo.entrypoints.openai.logprobs import TokenNames
 from octavo.entrypoints.openai.response_store import ResponseStore
 from octavo.entrypoints.openai.runner import JobRunner
@@ -60,6 +61,7 @@ class ServerState:
         self.created = int(time.time())
         self.runner = JobRunner(engine, args)
         self.responses = ResponseStore()
+        self.live_view = LiveView(engine)
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
         self.fingerprint = _fingerprint(engine)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
