@@ -7,30 +7,46 @@ namespace {
 constexpr float kLargestHalf = 65504.0f;
 constexpr float kLargestInt8 = 127.0f;
 
-// To the nearest float16, ties to even; what is too large for it becomes the largest, NaN stays NaN.
-std::uint16_t to_half(float x) {
-    const float limited = x > kLargestHalf ? kLargestHalf : x < -kLargestHalf ? -kLargestHalf : x;
-#if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
-    return static_cast<std::uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(limited), 0), 0));
+// A vector to the nearest float16, ties to even; what is too large for it becomes the largest, NaN stays NaN.
+OCTAVO_INLINE void to_half(Vec x, std::uint16_t* out) {
+    const Vec limited = max(set(-kLargestHalf), min(set(kLargestHalf), x));  // with x second, a NaN is handed on
+#if defined(OCTAVO_ISA_AVX512)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_cvtps_ph(limited, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(OCTAVO_ISA_AVX2)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_cvtps_ph(limited, _MM_FROUND_TO_NEAREST_INT));
 #else
-    std::uint32_t bits;
-    std::memcpy(&bits, &limited, sizeof(bits));
-    const std::uint16_t sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
-    const float magnitude = limited < 0 ? -limited : limited;
-    if (!(magnitude <= kLargestHalf)) return static_cast<std::uint16_t>(sign | 0x7e00);
-    if (magnitude < 6.103515625e-05f) {  // subnormal: adding 0.5 leaves the multiples of 2^-24 as the last bits
-        const float shifted = magnitude + 0.5f;
-        std::memcpy(&bits, &shifted, sizeof(bits));
-        return static_cast<std::uint16_t>(sign | (bits & 0x7fff));
+    for (int i = 0; i < kLanes; ++i) {
+        const float number = limited[i];
+        std::uint32_t bits;
+        std::memcpy(&bits, &number, sizeof(bits));
+        const std::uint16_t sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
+        const float magnitude = number < 0 ? -number : number;
+        if (!(magnitude <= kLargestHalf)) {
+            out[i] = static_cast<std::uint16_t>(sign | 0x7e00);
+        } else if (magnitude < 6.103515625e-05f) {  // subnormal: adding 0.5 leaves the multiples of 2^-24 as the last bits
+            const float shifted = magnitude + 0.5f;
+            std::memcpy(&bits, &shifted, sizeof(bits));
+            out[i] = static_cast<std::uint16_t>(sign | (bits & 0x7fff));
+        } else {
+            std::memcpy(&bits, &magnitude, sizeof(bits));
+            bits += 0xfff + (bits >> 13 & 1);
+            out[i] = static_cast<std::uint16_t>(sign | ((bits - (112u << 23)) >> 13));
+        }
     }
-    std::memcpy(&bits, &magnitude, sizeof(bits));
-    bits += 0xfff + (bits >> 13 & 1);
-    return static_cast<std::uint16_t>(sign | ((bits - (112u << 23)) >> 13));
 #endif
 }
 
 void to_halves(const float* x, std::int64_t n, std::uint16_t* out, std::int64_t stride) {
-    for (std::int64_t i = 0; i < n; ++i) out[i * stride] = to_half(x[i]);
+    std::uint16_t halves[kLanes];
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+        const std::int64_t count = n - i < kLanes ? n - i : kLanes;
+        to_half(count == kLanes ? load(x + i) : load_first(x + i, count), halves);
+        if (stride == 1) {
+            std::memcpy(out + i, halves, static_cast<std::size_t>(count) * sizeof(std::uint16_t));
+        } else {
+            for (std::int64_t lane = 0; lane < count; ++lane) out[(i + lane) * stride] = halves[lane];
+        }
+    }
 }
 
 // Writes x as multiples of a scale, which it returns: largest magnitude / 127. NaN if x holds a NaN or infinity, so that whoever
