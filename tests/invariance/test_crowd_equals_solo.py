@@ -7,6 +7,7 @@ OCTAVO_FULL_INVARIANCE=1 runs 200.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,14 @@ def comparable(output: RequestOutput) -> list[tuple]:
     return seen
 
 
-def solo(folder, prompt: list[int], params: SamplingParams) -> RequestOutput:
-    llm = LLM(model=str(folder), max_num_seqs=params.n, max_num_batched_tokens=512, kv_cache_memory_bytes=2**24)
+def solo(folder, prompt: list[int], params: SamplingParams, arithmetic: dict[str, Any]) -> RequestOutput:
+    llm = LLM(
+        model=str(folder),
+        max_num_seqs=params.n,
+        max_num_batched_tokens=512,
+        kv_cache_memory_bytes=2**24,
+        **arithmetic,
+    )
     return llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0]
 
 
@@ -50,12 +57,12 @@ def solo(folder, prompt: list[int], params: SamplingParams) -> RequestOutput:
 def test_crowd_equals_solo(folders, seed):
     folder = folders[sorted(folders)[seed % len(folders)]]
     workload = random_workload(seed)
-    llm = LLM(model=str(folder), **workload.engine)
+    llm = LLM(model=str(folder), **workload.engine, **workload.arithmetic)
     prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
     crowd = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     again = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     for prompt, params, first, second in zip(workload.prompts, workload.params, crowd, again, strict=True):
-        alone = comparable(solo(folder, prompt, params))
+        alone = comparable(solo(folder, prompt, params, workload.arithmetic))
         assert comparable(first) == alone, f"in a crowd, cold cache: {params}"
         assert comparable(second) == alone, f"in a crowd, warm cache: {params}"
 

@@ -14,12 +14,13 @@ MAX_MODEL_LEN = 256
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests, and the options of the crowded engine that runs them together."""
+    """Requests, the options of the crowded engine that runs them together, and those that decide a result's bits."""
 
     prompts: list[list[int]]
     params: list[SamplingParams]
     priorities: list[int] | None
     engine: dict[str, Any]
+    arithmetic: dict[str, Any]
 
 
 def random_workload(seed: int, max_prompt_len: int = 90) -> Workload:
@@ -54,7 +55,9 @@ def random_workload(seed: int, max_prompt_len: int = 90) -> Workload:
         "scheduler_reserve_full_isl": rng.random() < 0.5,
     }
     priorities = [rng.randint(-2, 2) for _ in prompts] if by_priority else None
-    return Workload(prompts, params, priorities, engine)
+    engine["enforce_eager"] = rng.random() < 0.3
+    arithmetic = {"kv_cache_dtype": rng.choice(["float32", "float16", "int8"])}
+    return Workload(prompts, params, priorities, engine, arithmetic)
 
 
 def _random_params(rng: random.Random) -> SamplingParams:

@@ -20,11 +20,13 @@ from octavo.loader.weights import check_shape
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Ops
+from octavo.ops.kv_layout import KVCache, scales_of
 from octavo.ops.reference import ReferenceOps
 from octavo.ops.select import native_facts
 from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.types.kv_spec import SlidingWindowSpec
 from octavo.worker.bound_model import bind_model
+from octavo.worker.kv_memory import cache_in
 
 torch.set_num_threads(1)
 
@@ -147,15 +149,24 @@ class PagedRun:
     their content NaN, so that reading one shows.
     """
 
-    def __init__(self, model: CausalLM, ops: Ops, block_size: int = 8, num_blocks: int = 64, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        ops: Ops,
+        block_size: int = 8,
+        num_blocks: int = 64,
+        seed: int = 0,
+        cache_dtype: str = "float32",
+    ) -> None:
         self.model, self.ops, self.block_size = model, ops, block_size
-        self.specs = dict(model.kv_cache_specs(block_size, "float32"))
+        self.specs = dict(model.kv_cache_specs(block_size, cache_dtype))
         self.rng = np.random.default_rng(seed)
-        self.caches: dict[str, Float] = {}
+        self.caches: dict[str, KVCache] = {}
         self.free: dict[str, list[int]] = {}
         for name, spec in self.specs.items():
-            shape = (num_blocks, 2, spec.num_kv_heads, block_size, spec.head_dim)
-            self.caches[name] = np.full(shape, np.nan, np.float32)
+            memory = np.zeros(num_blocks * spec.page_size_bytes, np.uint8)
+            self.caches[name] = cache_in(memory, spec, num_blocks)
+            _spoil(self.caches[name])
             self.free[name] = (self.rng.permutation(num_blocks - 1) + 1).tolist()
         self.sequences: dict[str, dict[str, _Sequence]] = {}
 
@@ -221,9 +232,18 @@ class PagedRun:
         for index in range(first_visible // self.block_size):
             block_id = sequence.block_ids[index]
             if block_id:
-                self.caches[layer][block_id] = np.nan
+                _spoil(self.caches[layer][block_id : block_id + 1])
                 self.free[layer].insert(0, block_id)
                 sequence.block_ids[index] = 0
+
+
+def _spoil(cache: KVCache) -> None:
+    """Make every element NaN, by its scale where elements are codes."""
+    if cache.dtype != np.int8:
+        cache[:] = np.nan
+        return
+    for plane in (0, 1):
+        scales_of(cache, plane)[:] = np.nan
 
 
 class TapedRun(PagedRun):

@@ -33,10 +33,15 @@ def native(request: pytest.FixtureRequest) -> Iterator[Ops]:
     _native.set_num_threads(num_threads)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_tape_gives_the_bits_of_the_ops_one_by_one(name: str, native: Ops) -> None:
+@pytest.mark.parametrize(
+    ("name", "cache_dtype"),
+    [(name, "float32") for name in CONFIGS]
+    + [(name, dtype) for name in ("llama", "gemma2", "qwen3-sliding", "gpt2") for dtype in ("float16", "int8")],
+)
+def test_the_tape_gives_the_bits_of_the_ops_one_by_one(name: str, cache_dtype: str, native: Ops) -> None:
     model = build(random_model(CONFIGS[name]()), native)
-    eager, taped = PagedRun(model, native), TapedRun(model, native)
+    eager, taped = PagedRun(model, native, cache_dtype=cache_dtype), TapedRun(model, native, cache_dtype=cache_dtype)
+    alone = {row: PagedRun(model, native, cache_dtype=cache_dtype) for row in "abc"}
     rng = np.random.default_rng(1)
     prompts = {row: rng.integers(0, 97, length).tolist() for row, length in (("a", 50), ("b", 3), ("c", 90))}
     pieces = {row: random_chunks(rng, len(prompt), 40) for row, prompt in prompts.items()}
@@ -48,7 +53,9 @@ def test_the_tape_gives_the_bits_of_the_ops_one_by_one(name: str, native: Ops) -
                 step[row], prompts[row] = prompts[row][:size], prompts[row][size:]
         expected, got = eager.step(step), taped.step(step)
         for row in step:
+            assert np.isfinite(got[row]).all()
             assert np.array_equal(got[row], expected[row])
+            assert np.array_equal(got[row], alone[row].step({row: step[row]})[row])
 
 
 def tiny_model(ops: Ops) -> CausalLM:
