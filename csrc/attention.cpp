@@ -112,16 +112,20 @@ struct QueryTile {
     std::int64_t end_span;
 };
 
-// Queries that share one transposed partition of keys: enough to pay for it, few enough for the second-level cache.
-constexpr std::int64_t kQueriesPerTile = 48;
+// Queries that go through a partition of keys together: enough to pay for reading it, few enough that threads share the work evenly
+// and that little is computed beyond the diagonal.
+constexpr std::int64_t kQueriesPerTile = 96;
+constexpr std::int64_t kQueriesPerLongTile = 192;  // for rows with kLongRow keys or more
+constexpr std::int64_t kLongRow = 1024;
 
 std::vector<QueryTile> make_tiles(const AttentionCall& call) {
-    const std::int64_t tile_tokens = std::max<std::int64_t>(1, kQueriesPerTile / call.heads_per_kv());
     std::vector<QueryTile> tiles;
     for (std::int64_t row = 0; row < call.rows.count; ++row) {
         const std::int64_t start = call.rows.query_start[row];
         const std::int64_t num_tokens = call.rows.query_start[row + 1] - start;
         const std::int64_t first_position = call.rows.seq_lens[row] - num_tokens;
+        const std::int64_t tile_queries = call.rows.seq_lens[row] < kLongRow ? kQueriesPerTile : kQueriesPerLongTile;
+        const std::int64_t tile_tokens = std::max<std::int64_t>(1, tile_queries / call.heads_per_kv());
         // The row's last tokens see the most keys: they go first, so that no long tile is left for the end.
         for (std::int64_t end = num_tokens; end > 0; end -= std::min(end, tile_tokens)) {
             const std::int64_t begin = std::max<std::int64_t>(0, end - tile_tokens);

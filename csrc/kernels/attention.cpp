@@ -19,7 +19,7 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
 
 constexpr int kVectors = kPartition / kLanes;  // of keys in a partition
-constexpr int kTileVectors = 4;                // side by side in a tile, of keys or of a value's elements
+constexpr int kTileVectors = 4;  // side by side in a tile, of keys or of a value's elements
 #if defined(OCTAVO_ISA_AVX512)
 constexpr int kTileRows = 6;  // 24 of 32 registers for sums
 #else
@@ -73,28 +73,28 @@ void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found
 template <int R, int V, class T>
 void score_tile(const float* queries, std::int64_t head_dim, const T* const* columns, std::int64_t depth_stride, float* scores) {
     Vec sums[R][V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) sums[r][v] = set(0.0f);
     }
     const T* from[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) from[v] = columns[v];
     for (std::int64_t k = 0; k < head_dim; ++k) {
         Vec keys[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) keys[v] = load(from[v] + k * depth_stride);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             const Vec query = set(queries[r * head_dim + k]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int v = 0; v < V; ++v) sums[r][v] = fma(query, keys[v], sums[r][v]);
         }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) store(scores + r * kPartition + v * kLanes, sums[r][v]);
     }
 }
@@ -107,8 +107,9 @@ void score_rows(const float* queries, std::int64_t num_rows, std::int64_t head_d
         return;
     }
     int v = 0;
-    for (; v + kTileVectors <= num_vectors; v += kTileVectors) {
-        score_tile<R, kTileVectors>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
+    constexpr int V = kTileVectors;
+    for (; v + V <= num_vectors; v += V) {
+        score_tile<R, V>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
     }
     for (; v < num_vectors; ++v) score_tile<R, 1>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
 }
@@ -227,9 +228,9 @@ void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std
                 float* out) {
     const std::int64_t rest = head_dim - first_column;
     Vec sums[R][V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
             const float* from = out + r * head_dim + first_column + v * kLanes;
             sums[r][v] = kCut ? load_first(from, rest) : load(from);
@@ -240,20 +241,20 @@ void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std
         const float* weight = weights + runs[i].column;
         for (std::int64_t key = 0; key < runs[i].count; ++key) {
             Vec values[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int v = 0; v < V; ++v) values[v] = kCut ? load_first(row, rest) : load(row + v * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 const Vec factor = set(weight[r * kPartition + key]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (int v = 0; v < V; ++v) sums[r][v] = fma(factor, values[v], sums[r][v]);
             }
             row += head_dim;
         }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
             float* to = out + r * head_dim + first_column + v * kLanes;
             if (kCut) {
@@ -273,8 +274,9 @@ void value_rows(const float* weights, std::int64_t num_rows, const ValueRun<T>* 
         return;
     }
     std::int64_t column = 0;
-    for (; column + kTileVectors * kLanes <= head_dim; column += kTileVectors * kLanes) {
-        value_tile<R, kTileVectors, false>(weights, runs, num_runs, column, head_dim, out);
+    constexpr int V = kTileVectors;
+    for (; column + V * kLanes <= head_dim; column += V * kLanes) {
+        value_tile<R, V, false>(weights, runs, num_runs, column, head_dim, out);
     }
     for (; column + kLanes <= head_dim; column += kLanes) value_tile<R, 1, false>(weights, runs, num_runs, column, head_dim, out);
     if (column < head_dim) value_tile<R, 1, true>(weights, runs, num_runs, column, head_dim, out);
