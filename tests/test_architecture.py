@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "octavo"
 
-# A package imports only from rows above its own, and from itself. `octavo` is the public face, octavo/__init__.py and __main__.py.
+# A package imports only from rows above its own, and from itself.
+# `octavo` is the public face: octavo/__init__.py and __main__.py.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("envs",),
