@@ -41,23 +41,33 @@ def comparable(output: RequestOutput) -> list[tuple]:
     return seen
 
 
-def solo(folder, prompt: list[int], params: SamplingParams) -> RequestOutput:
-    llm = LLM(model=str(folder), max_num_seqs=params.n, max_num_batched_tokens=512, kv_cache_memory_bytes=2**24)
+def solo(folder, prompt: list[int], params: SamplingParams, **weights: str) -> RequestOutput:
+    options = {"max_num_seqs": params.n, "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 2**24}
+    llm = LLM(model=str(folder), **options, **weights)
     return llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0]
 
 
-@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
-def test_crowd_equals_solo(folders, seed):
-    folder = folders[sorted(folders)[seed % len(folders)]]
+def check_crowd(folder, seed: int, **weights: str) -> None:
     workload = random_workload(seed)
-    llm = LLM(model=str(folder), **workload.engine)
+    llm = LLM(model=str(folder), **workload.engine, **weights)
     prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
     crowd = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     again = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     for prompt, params, first, second in zip(workload.prompts, workload.params, crowd, again, strict=True):
-        alone = comparable(solo(folder, prompt, params))
+        alone = comparable(solo(folder, prompt, params, **weights))
         assert comparable(first) == alone, f"in a crowd, cold cache: {params}"
         assert comparable(second) == alone, f"in a crowd, warm cache: {params}"
+
+
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
+def test_crowd_equals_solo(folders, seed):
+    check_crowd(folders[sorted(folders)[seed % len(folders)]], seed)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS // 6))
+def test_crowd_equals_solo_with_quantised_weights(folders, seed, quantization):
+    check_crowd(folders[sorted(folders)[seed % len(folders)]], seed, quantization=quantization)
 
 
 def test_the_workloads_do_preempt(folders):
