@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "octavo"
 
-# A package imports only from rows above its own, and from itself. `octavo` is the public face, octavo/__init__.py.
+# A package imports only from rows above its own, and from itself.
+# `octavo` is the public face: octavo/__init__.py and __main__.py.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("envs",),
@@ -65,7 +66,7 @@ def relative(path: Path) -> str:
 def package_of(path: Path) -> str:
     """Return the name that ROWS uses for a file: its top-level package or module below octavo/."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return "octavo" if parts == ("__init__",) else parts[0]
+    return "octavo" if parts in (("__init__",), ("__main__",)) else parts[0]
 
 
 def imports_of(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:

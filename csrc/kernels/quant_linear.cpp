@@ -56,6 +56,8 @@ constexpr int kQuantMaxRows = 4;
 // Fewer rows sum the codes on the way. With AVX2 so do no 4 rows: their sums alone fill the registers.
 constexpr int kRowsWithCodeSums = kQuantMaxRows == 4 ? 4 : 9;
 
+constexpr int kPrefetchBytes = 2048;
+
 // Column vectors side by side for R rows.
 constexpr int quant_vectors_for(int rows) { return rows == 1 ? 4 : rows <= kQuantMaxRows / 2 ? 2 : 1; }
 
@@ -177,8 +179,11 @@ void multiply(const QuantTile& tile) {
             Ints packed[P];
 #pragma GCC unroll 16
             for (int p = 0; p < P; ++p) {
-                packed[p] = load_bytes(tile.codes + p / kVectorsPerPanel * tile.panel_stride + g * kGroupBytes + i * 64 +
-                                       p % kVectorsPerPanel * kVectorBytes);
+                const std::uint8_t* from = tile.codes + p / kVectorsPerPanel * tile.panel_stride + g * kGroupBytes + i * 64 +
+                                           p % kVectorsPerPanel * kVectorBytes;
+                // Few rows read the weights straight from memory: ask for them early.
+                if (kSumCodes && p % kVectorsPerPanel == 0) __builtin_prefetch(from + kPrefetchBytes);
+                packed[p] = load_bytes(from);
             }
 #pragma GCC unroll 2
             for (int part = 0; part < kParts; ++part) {

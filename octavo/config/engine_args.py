@@ -31,7 +31,11 @@ class EngineArgs:
     tokenizer: str | None = _option(None, "folder or file of another tokenizer than the model's own")
     skip_tokenizer_init: bool = _option(False, "load no tokenizer: token ids in, token ids out")
     trust_remote_code: bool = _option(False, "accepted for compatibility; code from a model folder never runs")
-    dtype: str = _option("auto", "type of the computation", ("auto", "float32", "float"))
+    dtype: str = _option(
+        "auto",
+        "accepted for compatibility: activations are float32, weights are kept as the checkpoint stores them",
+        ("auto", "float32", "float", "bfloat16", "float16", "half"),
+    )
     seed: int = _option(0, "seed from which requests without a seed get theirs")
     max_model_len: int | str | None = _option(None, "longest sequence; 8k style accepted; -1 or auto: what fits memory")
     revision: str | None = _option(None, "branch, tag or commit of a hub model")

@@ -116,9 +116,9 @@ def _check_choices(args: EngineArgs) -> None:
         choices = option.metadata["choices"]
         value = getattr(args, option.name)
         if choices and value is not None and value not in choices:
-            if option.name == "dtype" and value in ("bfloat16", "half", "float16"):
-                raise UnsupportedError(f"dtype={value!r} is not built; weights are computed in float32: use 'auto'")
             raise ConfigError(f"{option.name} must be one of {', '.join(choices)}, got {value!r}")
+    if args.dtype in ("bfloat16", "float16", "half"):
+        logger.warning("dtype=%s: activations are float32 all the same; 16-bit weights stay as stored", args.dtype)
     if args.trust_remote_code:
         logger.warning("trust_remote_code has no effect: code from a model folder never runs")
 

@@ -89,11 +89,11 @@ def _log_plan(plan: KVCacheConfig, max_model_len: int) -> None:
     size_bytes = sum(tensor.size_bytes for tensor in plan.tensors)
     block_sizes = sorted({group.spec.block_size for group in plan.groups})
     logger.info(
-        "KV cache: %d blocks of %s tokens in %d groups, %.2f GiB; sequences of up to %d tokens",
+        "KV cache: %d blocks of %s tokens, %.2f GiB%s; sequences of up to %d tokens",
         plan.num_blocks,
         " or ".join(map(str, block_sizes)),
-        len(plan.groups),
         size_bytes / 2**30,
+        f", {len(plan.groups)} groups of layers" if len(plan.groups) > 1 else "",
         max_model_len,
     )
 

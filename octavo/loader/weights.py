@@ -21,8 +21,8 @@ class HostTensor(Protocol):
         """Read and, where needed, dequantise: a C-contiguous float32 array of `shape`, possibly a read-only view."""
         ...
 
-    def compact(self, transposed: bool = False) -> CompactMatrix | None:
-        """Return a matrix in the file's own compact format, or None where it has none that a backend could pack.
+    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
+        """Return a matrix in the format that it is to be kept in; None: it is float32, take `float32()`.
 
         transposed: the transpose of `shape` is wanted, where the format allows.
         """

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.config.configs import QuantizationMethod
-from octavo.loader.compact import CompactMatrix, HalfMatrix
+from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.loader.weights import HostTensor, WeightSource
 from octavo.quantization.rounding import quantize_int4, quantize_int8
 
@@ -44,9 +44,9 @@ class _ExactTensor:
     def float32(self) -> NDArray[np.float32]:
         return self.inner.float32()
 
-    def compact(self, transposed: bool = False) -> CompactMatrix | None:
+    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
         matrix = self.inner.compact(transposed)
-        return matrix if isinstance(matrix, HalfMatrix) else None
+        return matrix.dequantized() if isinstance(matrix, (BlockMatrix, QuantizedMatrix)) else matrix
 
 
 class QuantizingWeights:
@@ -79,11 +79,13 @@ class _QuantizedTensor:
     def float32(self) -> NDArray[np.float32]:
         return self.inner.float32()
 
-    def compact(self, transposed: bool = False) -> CompactMatrix | None:
+    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
+        if len(self.shape) != 2:
+            return None
         matrix = self.inner.compact(transposed)
-        if (matrix is not None and not isinstance(matrix, HalfMatrix)) or len(self.shape) != 2:
+        if isinstance(matrix, (BlockMatrix, QuantizedMatrix)):
             return matrix
-        if matrix is not None:
+        if isinstance(matrix, HalfMatrix):
             values = matrix.dequantized()
         else:
             values = self.inner.float32().T if transposed else self.inner.float32()

@@ -231,9 +231,17 @@ class Sampler:
     def _processed(self, batch: _Batch, wanted: list[int], scaled: bool) -> Float:
         """Return what rows drew from: [len(wanted), V], divided and filtered; greedy rows as they are."""
         source = batch.logits[wanted]
-        chosen = [place for place, i in enumerate(wanted) if batch.features[i] & Feature.RANDOM and batch.alive[i]]
-        rows, state = batch.rows[[wanted[place] for place in chosen]], self._rows
-        temperature = np.ones(len(rows), np.float32) if scaled else state.temperature[rows]
+        states = self._rows.states
+        chosen = [
+            place
+            for place, i in enumerate(wanted)
+            if batch.alive[i] and not states[int(batch.rows[i])].params.is_greedy
+        ]
+        indices = [wanted[place] for place in chosen]
+        rows, state = batch.rows[indices], self._rows
+        temperature = state.temperature[rows]
+        if scaled:  # of the rows that draw; one with top_k=1 takes the argmax and was left alone
+            temperature[(batch.features[indices] & Feature.RANDOM) != 0] = 1
         source[chosen] = filter_logits(
             source[chosen], temperature, state.top_k[rows], state.top_p[rows], state.min_p[rows]
         )

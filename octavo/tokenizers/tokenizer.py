@@ -39,6 +39,16 @@ def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None 
     return Tokenizer(load_hf_tokenizer(path), str(path))
 
 
+class Encoding(dict[str, Any]):
+    """input_ids and attention_mask of a text or of several; each is an attribute too, as in Transformers."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 class Tokenizer:
     """One model's tokenizer. Thread-safe; construct with `load_tokenizer`.
 
@@ -85,13 +95,13 @@ class Tokenizer:
         """The largest id that has a token; ids may have gaps, so this can exceed len() - 1."""
         return max(self.get_vocab().values(), default=-1)
 
-    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
-        """Return {"input_ids", "attention_mask"} of a text, or lists of them for several texts."""
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> Encoding:
+        """Return input_ids and attention_mask of a text, or lists of them for several texts."""
         if isinstance(text, str):
             input_ids = self.encode(text, add_special_tokens)
-            return {"input_ids": input_ids, "attention_mask": [1] * len(input_ids)}
+            return Encoding(input_ids=input_ids, attention_mask=[1] * len(input_ids))
         batch = [self.encode(one, add_special_tokens) for one in text]
-        return {"input_ids": batch, "attention_mask": [[1] * len(ids) for ids in batch]}
+        return Encoding(input_ids=batch, attention_mask=[[1] * len(ids) for ids in batch])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text; special tokens written in it count as such."""

@@ -43,6 +43,13 @@ def test_results_can_be_lines_of_one_file(octavo: Callable, tiny: Server, tmp_pa
     assert [record["completed"] for record in records] == [5, 5]
 
 
+def test_a_served_name_is_enough_to_find_the_tokenizer(octavo: Callable, tiny: Server):
+    """The server's own list says what the name stands for; `tiny` is no model that could be loaded."""
+    said = octavo("bench", "serve", "--base-url", tiny.url, "--model", "tiny", *PROMPTS, "--disable-tqdm")
+    assert said.status == 0, said.err
+    assert "Successful requests:                     5" in said.out
+
+
 def test_a_server_that_refuses_is_told_with_its_words(octavo: Callable, tiny: Server):
     said = octavo(
         *("bench", "serve", "--base-url", tiny.url, *PROMPTS, "--disable-tqdm", "--extra-body", '{"top_p": 7}')

@@ -41,6 +41,12 @@ def test_help_is_printed_without_heavy_imports(arguments):
     assert result.stderr.strip() == "HEAVY []"
 
 
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "octavo", "models", "path", "no-such-model"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode != 0 and "no model 'no-such-model' in the catalog" in result.stderr
+
+
 def test_help_lists_every_command(octavo):
     result = octavo("--help")
     assert result.status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
@@ -102,10 +103,15 @@ def test_the_token_budget_must_hold_one_token_of_every_request(folder):
         resolved(folder, max_num_batched_tokens=8, max_num_seqs=9)
 
 
+def test_16_bit_types_of_vllm_scripts_are_taken_with_a_notice(folder, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("octavo"), "propagate", True)
+    assert resolved(folder, dtype="bfloat16").config.model.max_model_len == 512
+    assert "dtype=bfloat16: activations are float32" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"dtype": "bfloat16"}, UnsupportedError),
         ({"dtype": "int3"}, ConfigError),
         ({"load_format": "pt"}, ConfigError),
         ({"scheduling_policy": "lifo"}, ConfigError),

@@ -43,28 +43,33 @@ def comparable(output: RequestOutput) -> list[tuple]:
 
 
 def solo(folder, prompt: list[int], params: SamplingParams, arithmetic: dict[str, Any]) -> RequestOutput:
-    llm = LLM(
-        model=str(folder),
-        max_num_seqs=params.n,
-        max_num_batched_tokens=512,
-        kv_cache_memory_bytes=2**24,
-        **arithmetic,
-    )
+    options = {"max_num_seqs": params.n, "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 2**24}
+    llm = LLM(model=str(folder), **options, **arithmetic)
     return llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0]
 
 
-@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
-def test_crowd_equals_solo(folders, seed):
-    folder = folders[sorted(folders)[seed % len(folders)]]
+def check_crowd(folder, seed: int, **weights: str) -> None:
     workload = random_workload(seed)
-    llm = LLM(model=str(folder), **workload.engine, **workload.arithmetic)
+    arithmetic = {**workload.arithmetic, **weights}
+    llm = LLM(model=str(folder), **workload.engine, **arithmetic)
     prompts = [{"prompt_token_ids": prompt} for prompt in workload.prompts]
     crowd = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     again = llm.generate(prompts, workload.params, priority=workload.priorities, use_tqdm=False)
     for prompt, params, first, second in zip(workload.prompts, workload.params, crowd, again, strict=True):
-        alone = comparable(solo(folder, prompt, params, workload.arithmetic))
+        alone = comparable(solo(folder, prompt, params, arithmetic))
         assert comparable(first) == alone, f"in a crowd, cold cache: {params}"
         assert comparable(second) == alone, f"in a crowd, warm cache: {params}"
+
+
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
+def test_crowd_equals_solo(folders, seed):
+    check_crowd(folders[sorted(folders)[seed % len(folders)]], seed)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("seed", range(NUM_WORKLOADS // 6))
+def test_crowd_equals_solo_with_quantised_weights(folders, seed, quantization):
+    check_crowd(folders[sorted(folders)[seed % len(folders)]], seed, quantization=quantization)
 
 
 def test_the_workloads_do_preempt(folders):

@@ -228,13 +228,26 @@ def stored_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     return tensors
 
 
-def write_gguf(model: PreTrainedModel, family: Family, path: Path) -> None:
+def write_gguf(
+    model: PreTrainedModel,
+    family: Family,
+    path: Path,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> None:
+    """Write the model; matrices whose rows fill blocks of `kind` in that type."""
     config = model.config
     writer = gguf.GGUFWriter(path, family.gguf_name)
     _common_metadata(writer, config)
     family.metadata(writer, config)
     for name, values in _converted(stored_tensors(model), config, family).items():
-        writer.add_tensor(name, values)
+        if (
+            kind == gguf.GGMLQuantizationType.F32
+            or values.ndim != 2
+            or values.shape[1] % gguf.GGML_QUANT_SIZES[kind][0]
+        ):
+            writer.add_tensor(name, values)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     for name, values in family.extra_tensors(config).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()

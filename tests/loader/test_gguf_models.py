@@ -50,6 +50,34 @@ def test_converted_model_has_the_tensors_and_the_config_that_it_came_from(name: 
     assert gguf_generation_config(file) == {"eos_token_id": [2], "bos_token_id": 1}
 
 
+KINDS = [gguf.GGMLQuantizationType[name] for name in ("Q4_0", "Q8_0", "F16", "BF16")]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_compact_matrices_are_the_weights_of_the_file_in_the_hugging_face_order(
+    name: str, kind: gguf.GGMLQuantizationType, tmp_path: Path
+) -> None:
+    family = FAMILIES[name]
+    model = random_model(family.config())
+    write_gguf(model, family, tmp_path / "model.gguf", kind)
+    weights = GGUFWeights(GGUFFile(tmp_path / "model.gguf"))
+    compact = []
+    for tensor_name, expected in stored_tensors(model).items():
+        tensor = weights.get(tensor_name, expected.shape)
+        transposed = family.transposes and tensor_name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        assert not (transposed and tensor.compact()), "a matrix is compact in the orientation of the file only"
+        matrix = tensor.compact(transposed)
+        if matrix is None:
+            continue
+        compact.append(tensor_name)
+        values = tensor.float32().T if transposed else tensor.float32()
+        assert (matrix.out_features, matrix.in_features) == values.shape
+        np.testing.assert_array_equal(matrix.dequantized(), values, err_msg=tensor_name)
+    assert any("mlp" in tensor_name or "fc" in tensor_name for tensor_name in compact)
+    assert any("q_proj" in n or "qkv" in n or "c_attn" in n for n in compact) and all("norm" not in n for n in compact)
+
+
 def assert_alike(ours: Any, expected: Any, where: str = "") -> None:
     """Compare nested dataclasses; numbers may differ by float32 rounding, since GGUF stores them so."""
     if hasattr(expected, "inverse_frequencies"):  # a rotation: what it does, however it is described

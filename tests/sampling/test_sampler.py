@@ -297,6 +297,16 @@ def test_processed_logprobs_of_a_greedy_row_are_not_scaled(ops: Ops, make_reques
     np.testing.assert_allclose(values, log_softmax(biased)[ids], atol=2e-6)
 
 
+def test_processed_logprobs_of_a_row_with_top_k_1_know_one_token(ops: Ops, make_request: MakeRequest) -> None:
+    """Such a row takes the argmax without a draw, but what it would have drawn from is filtered all the same."""
+    logits = random_logits(1)[0]
+    sampler = Sampler(ops, V, 1, "processed_logprobs")
+    sampler.add_request(0, make_request(temperature=1.5, top_k=1, logprobs=2))
+    ids, values, _ = unpack(sampler.sample(logits[None].copy(), [0]).logprobs[0])
+    assert ids[0] == int(logits.argmax()) and values[0] == 0
+    assert np.isneginf(values[2:]).all()
+
+
 def test_counts_of_candidates(ops: Ops, make_request: MakeRequest) -> None:
     """Zero, some and all; rows with different counts, and chosen ids, in one step."""
     kinds: list[dict[str, Any]] = [

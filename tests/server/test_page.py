@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -142,6 +144,22 @@ def test_many_who_look_get_the_same_look(tiny: Server):
     for thread in threads:
         thread.join(20)
     assert {reply.status for reply in states} == {200} and len({reply.json["blocks"] for reply in states}) == 1
+
+
+def test_the_state_is_told_while_the_engine_process_is_replaced(tiny_folder: Path):
+    engine = Engine(model=str(tiny_folder), served_model_name="tiny", num_gpu_blocks_override=32)
+    try:
+        server = engine.serve()
+        assert server.get("/octavo/state").json["is_ready"]
+        process_id = engine.llm.engine_core.process_id
+        os.kill(process_id, signal.SIGKILL)
+        seen = []
+        wait_until(lambda: seen.append(server.get("/octavo/state")) or not seen[-1].json["is_ready"])
+        assert {reply.status for reply in seen} == {200} and seen[-1].json["blocks"] is None
+        wait_until(lambda: server.get("/octavo/state").json["blocks"] is not None)
+        assert engine.llm.engine_core.process_id != process_id
+    finally:
+        engine.close()
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_the_command_reads_and_writes_files(tiny_folder: Path, tmp_path: Path, c
     assert main(["run-batch", "-i", str(source), "-o", str(target), *options]) == 0
     results = [json.loads(one) for one in target.read_text().splitlines()]
     assert [result["response"]["status_code"] for result in results] == [200, 400]
-    assert "[1 requests answered, 1 failed]" in capsys.readouterr().err
+    assert "[1 request answered, 1 failed]" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_told_before_a_model_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

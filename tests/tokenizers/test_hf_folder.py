@@ -73,6 +73,10 @@ def test_the_interface_of_transformers(folder):
     assert ours.tokenize("the hell") == theirs.tokenize("the hell")
     assert ours.decode(ids[1]) == theirs.decode(ids[1])
     assert ours(["the", "hell"])["input_ids"] == theirs(["the", "hell"])["input_ids"]
+    assert ours("the hell").input_ids == theirs("the hell").input_ids
+    assert ours("the hell").attention_mask == theirs("the hell").attention_mask
+    with pytest.raises(AttributeError, match="pixel_values"):
+        _ = ours("the hell").pixel_values
     assert ours.max_token_id == max(theirs.get_vocab().values())
     assert ours.end_of_generation_ids == (theirs.eos_token_id,)
 

@@ -79,12 +79,11 @@ async def measure(
 async def _find_model(client: Client, target: Target) -> tuple[str, str]:
     """Return the model's name, and the one under which its tokenizer can be loaded."""
     cards = await _wait_for_server(client, target.ready_timeout_s)
-    if target.model is not None:
-        return target.model, target.model
-    if not cards:
+    if target.model is None and not cards:
         raise ConfigError("the server lists no models; name one with --model")
-    name = str(cards[0].get("id"))
-    return name, str(cards[0].get("root") or name)
+    name = str(cards[0].get("id")) if target.model is None else target.model
+    roots = [str(card["root"]) for card in cards if card.get("id") == name and card.get("root")]
+    return name, roots[0] if roots else name
 
 
 async def _wait_for_server(client: Client, timeout_s: float) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def _software() -> Iterator[Fact]:
     yield Fact("octavo", version_of("octavo"))
     yield Fact("python", f"{platform.python_version()} ({sys.executable})")
     yield Fact("system", platform.platform())
-    for name in ("numpy", "tokenizers", "huggingface-hub", "gguf", "jinja2", "msgspec", "tqdm"):
+    for name in _DEPENDENCIES:
         yield Fact(name, version_of(name))
 
 
@@ -78,6 +78,21 @@ def _settings() -> Iterator[Fact]:
         yield Fact(name, value)
 
 
+_DEPENDENCIES = (
+    "numpy",
+    "tokenizers",
+    "huggingface-hub",
+    "gguf",
+    "jinja2",
+    "msgspec",
+    "pyzmq",
+    "tqdm",
+    "starlette",
+    "uvicorn",
+    "httptools",
+    "uvloop",
+    "pyyaml",
+)
 _INTERESTING_FLAGS = (
     "avx2",
     "fma",

@@ -104,6 +104,8 @@ class RemoteServer:
         if response.status != 200:
             with contextlib.closing(connection):
                 message = _error_message(response.read()) or f"HTTP status {response.status}"
+            if response.status == 401:
+                message += "; --api-key or OCTAVO_API_KEY sets the key that is sent"
             if 400 <= response.status < 500:
                 raise InvalidRequestError(message)
             raise RequestFailedError(message)

@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     chat_template = read_chat_template(server_args.chat_template)
     with _opened(args.input_file, args.output_file) as (lines, output):
         counts = run_in_loop(_answer_all(engine_args, server_args, chat_template, lines, output))
-    print(f"[{counts.completed} requests answered, {counts.failed} failed]", file=sys.stderr)
+    noun = "request" if counts.completed == 1 else "requests"
+    print(f"[{counts.completed} {noun} answered, {counts.failed} failed]", file=sys.stderr)
     return 0
 
 

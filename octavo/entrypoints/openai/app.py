@@ -26,7 +26,8 @@ def build_app(server: ServerState) -> ASGIApp:
         middleware=_middleware(server, [endpoint.path for endpoint in offered if endpoint.is_open]),
         exception_handlers={HTTPException: _describe},
     )
-    quiet_paths = (args.disable_access_log_for_endpoints or "").split(",")
+    # an open page asks for the state all the time
+    quiet_paths = ["/octavo/state", *(args.disable_access_log_for_endpoints or "").split(",")]
     log = RequestLog(inner, quiet_paths, args.disable_access_log, args.enable_request_id_headers)
     server.http_counts = log.counts
     return log

@@ -82,7 +82,7 @@ function drawTiles() {
   const { prefix_cache_hits: hits, prefix_cache_queries: queries } = latest.totals;
   const tiles = [
     [whole(generated), "tokens/s generated"],
-    [whole(read), "prompt tokens/s read"],
+    [whole(read), "prompt tokens/s"],
     [`${latest.num_running} of ${latest.max_num_seqs}`, "running"],
     [latest.num_waiting, "waiting"],
     [total ? percent((counts[2] + counts[3]) / total) : "none", "KV cache in use"],
