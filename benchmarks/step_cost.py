@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One decode step taken apart: each op's time on the tape, sampling ops, and Python, at several batch sizes.
 
-usage: step_cost.py [--model FOLDER-OR-NAME] [--batches 1,32,256] [--steps 60] [--context 3] [--kv-cache-dtype auto]
+usage: step_cost.py [--model NAME] [--batches 1,32,256] [--steps 60] [--context 3] [--kv-cache-dtype auto]
 
 The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is left
 of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing; the wrappers' own cost counts
@@ -74,9 +74,9 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
     for index in range(num_running):
         prompt = [5 + index] + [7 + i % 100 for i in range(context - 1)]
         engine.add_request(f"{num_running}-{index}", {"prompt_token_ids": prompt}, params)
-    while runner._rows.num_computed_tokens[: num_running].min() < context + 2:
+    while runner._rows.num_computed_tokens[:num_running].min() < context + 2:
         engine.step()
-    walls, pythons, ops = [], [], []
+    walls, pythons = [], []
     by_name: dict[str, list[float]] = {}
     for _ in range(num_steps):
         tape.set_timing(True)
@@ -90,11 +90,13 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
             by_name.setdefault(name, []).append(time_ns / 1e6)
         inside = sum(totals.values()) / 1e6
         walls.append(1e3 * wall)
-        ops.append(inside)
         pythons.append(1e3 * wall - inside)
     tape.set_timing(False)
     wall, python = statistics.median(walls), statistics.median(pythons)
-    print(f"{num_running} running: {wall:.2f} ms a step, Python {python:.3f} ms ({100 * python / wall:.1f}%)", flush=True)
+    share = 100 * python / wall
+    print(
+        f"{num_running} running: {wall:.2f} ms a step, Python {python:.3f} ms ({share:.1f}%), at best {min(pythons):.3f}"
+    )
     for name, times in sorted(by_name.items(), key=lambda item: -statistics.median(item[1])):
         median = statistics.median(times)
         print(f"    {name:18} {median:8.3f} ms {100 * median / wall:5.1f}%", flush=True)
