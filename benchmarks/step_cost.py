@@ -3,9 +3,8 @@
 
 usage: step_cost.py [--model NAME] [--batches 1,32,256] [--steps 60] [--context 3] [--kv-cache-dtype auto]
 
-The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is left
-of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing; the wrappers' own cost counts
-as Python. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs. Figures are medians over the steps.
+The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is
+left of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs. Figures are medians over the steps.
 """
 
 from __future__ import annotations
@@ -93,10 +92,8 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
         pythons.append(1e3 * wall - inside)
     tape.set_timing(False)
     wall, python = statistics.median(walls), statistics.median(pythons)
-    share = 100 * python / wall
-    print(
-        f"{num_running} running: {wall:.2f} ms a step, Python {python:.3f} ms ({share:.1f}%), at best {min(pythons):.3f}"
-    )
+    print(f"{num_running} running: {wall:.2f} ms a step", flush=True)
+    print(f"    Python             {python:8.3f} ms {100 * python / wall:5.1f}%, at best {min(pythons):.3f} ms")
     for name, times in sorted(by_name.items(), key=lambda item: -statistics.median(item[1])):
         median = statistics.median(times)
         print(f"    {name:18} {median:8.3f} ms {100 * median / wall:5.1f}%", flush=True)

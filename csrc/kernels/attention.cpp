@@ -9,7 +9,8 @@
 // the query's window or behind its position is ever multiplied in, whatever it holds.
 //
 // With few queries, keys and values are read from the cache as they are; with many, they are widened to float32 in scratch
-// first. Both give the same bits, as widening is exact. The scales of int8 multiply a key's score and a value's exponential.
+// first. Both give the same bits, as widening is exact. With few queries memory is the limit, and blocks lie anywhere: while a
+// partition is computed, each load also asks for the same place of the next one. The scales of int8 multiply a key's score and a value's exponential.
 #include "kernels/attention.h"
 
 #include "kernels/kv_cache.h"
@@ -55,6 +56,13 @@ struct Stretches {
     int count = 0;
 };
 
+// 64 keys, where those that the share sees lie, and where those of the partition after it do.
+struct Partition {
+    KeyRange keys;
+    Stretches here;
+    Stretches next;
+};
+
 void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found) {
     found.count = 0;
     for (std::int64_t key = keys.begin; key < keys.end;) {
@@ -69,9 +77,18 @@ void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found
 
 // -- scores ------------------------------------------------------------------------------------------------------------
 
-// scores[R][V vectors of keys] = queries[R][depth] x keys[depth][...]; columns[v] + k * depth_stride: element k of vector v.
-template <int R, int V, class T>
-void score_tile(const float* queries, std::int64_t head_dim, const T* const* columns, std::int64_t depth_stride, float* scores) {
+// Vectors of keys: columns[v] + k * depth_stride is element k of vector v. `ahead`: the same of keys that come next, to be asked
+// for meanwhile, or null.
+template <class T>
+struct Columns {
+    const T* const* columns;
+    const T* const* ahead;
+    std::int64_t depth_stride;
+};
+
+// scores[R][V vectors of keys] = queries[R][depth] x keys[depth][...], vectors from `first` on.
+template <int R, int V, bool kAhead, class T>
+void score_tile(const float* queries, std::int64_t head_dim, const Columns<T>& keys_of, int first, float* scores) {
     Vec sums[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -79,12 +96,19 @@ void score_tile(const float* queries, std::int64_t head_dim, const T* const* col
         for (int v = 0; v < V; ++v) sums[r][v] = set(0.0f);
     }
     const T* from[V];
+    const T* ahead[V];
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) from[v] = columns[v];
+    for (int v = 0; v < V; ++v) {
+        from[v] = keys_of.columns[first + v];
+        ahead[v] = kAhead ? keys_of.ahead[first + v] : nullptr;
+    }
     for (std::int64_t k = 0; k < head_dim; ++k) {
         Vec keys[V];
 #pragma GCC unroll 16
-        for (int v = 0; v < V; ++v) keys[v] = load(from[v] + k * depth_stride);
+        for (int v = 0; v < V; ++v) {
+            if (kAhead) __builtin_prefetch(ahead[v] + k * keys_of.depth_stride);
+            keys[v] = load(from[v] + k * keys_of.depth_stride);
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             const Vec query = set(queries[r * head_dim + k]);
@@ -99,63 +123,77 @@ void score_tile(const float* queries, std::int64_t head_dim, const T* const* col
     }
 }
 
-template <int R, class T>
-void score_rows(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const T* const* columns, int num_vectors,
-                std::int64_t depth_stride, float* scores) {
+template <int R, bool kAhead, class T>
+void score_rows(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const Columns<T>& keys, int first, int end,
+                float* scores) {
     if (num_rows < R) {
-        if constexpr (R > 1) score_rows<R - 1>(queries, num_rows, head_dim, columns, num_vectors, depth_stride, scores);
+        if constexpr (R > 1) score_rows<R - 1, kAhead>(queries, num_rows, head_dim, keys, first, end, scores);
         return;
     }
-    int v = 0;
-    constexpr int V = kTileVectors;
-    for (; v + V <= num_vectors; v += V) {
-        score_tile<R, V>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
+    int v = first;
+    for (; v + kTileVectors <= end; v += kTileVectors) {
+        score_tile<R, kTileVectors, kAhead>(queries, head_dim, keys, v, scores + v * kLanes);
     }
-    for (; v < num_vectors; ++v) score_tile<R, 1>(queries, head_dim, columns + v, depth_stride, scores + v * kLanes);
+    for (; v < end; ++v) score_tile<R, 1, kAhead>(queries, head_dim, keys, v, scores + v * kLanes);
 }
 
-// Scores of all rows for the vectors of keys from first_vector on.
+// Scores of all rows for the vectors of keys first .. end - 1.
 template <class T>
-void score_all(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const T* const* columns, int first_vector,
-               int end_vector, std::int64_t depth_stride, float* scores) {
+void score_all(const float* queries, std::int64_t num_rows, std::int64_t head_dim, const Columns<T>& keys, int first, int end,
+               float* scores) {
     const std::int64_t num_tiles = (num_rows + kTileRows - 1) / kTileRows;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
-        const std::int64_t first = num_rows * tile / num_tiles;  // even shares
-        score_rows<kTileRows>(queries + first * head_dim, num_rows * (tile + 1) / num_tiles - first, head_dim,
-                              columns + first_vector, end_vector - first_vector, depth_stride,
-                              scores + first * kPartition + first_vector * kLanes);
+        const std::int64_t row = num_rows * tile / num_tiles;  // even shares
+        const std::int64_t rows = num_rows * (tile + 1) / num_tiles - row;
+        if (tile == 0 && keys.ahead != nullptr) {
+            score_rows<kTileRows, true>(queries, rows, head_dim, keys, first, end, scores);
+        } else {
+            score_rows<kTileRows, false>(queries + row * head_dim, rows, head_dim, keys, first, end, scores + row * kPartition);
+        }
+    }
+}
+
+// Finds where the vectors of a partition's keys are; only where no vector crosses a border of blocks.
+template <class T>
+void find_columns(const Stretches& stretches, std::int64_t partition_begin, const T** columns) {
+    for (int i = 0; i < stretches.count; ++i) {
+        const Stretch& stretch = stretches.items[i];
+        const std::int64_t first = stretch.offset / kLanes;
+        const std::int64_t end = (stretch.offset + stretch.count + kLanes - 1) / kLanes;
+        const std::int64_t vector = (stretch.key - stretch.offset - partition_begin) / kLanes;  // of the block's first key
+        for (std::int64_t v = first; v < end; ++v) {
+            columns[vector + v] = reinterpret_cast<const T*>(stretch.keys) + v * kLanes;
+        }
     }
 }
 
 template <class T>
-void score_partition(const AttentionShare& share, const Stretches& stretches, KeyRange partition, const float* queries,
-                     std::int64_t num_rows, float* widened, float* scores) {
+void score_partition(const AttentionShare& share, const Partition& partition, const float* queries, std::int64_t num_rows,
+                     float* widened, float* scores) {
+    const Stretches& stretches = partition.here;
+    const std::int64_t begin = partition.keys.begin;
     const Stretch& last = stretches.items[stretches.count - 1];
-    const int first_vector = static_cast<int>((stretches.items[0].key - partition.begin) / kLanes);
-    const int end_vector = static_cast<int>((last.key + last.count - partition.begin + kLanes - 1) / kLanes);
-    const bool fits = share.block_size % kLanes == 0;  // then no vector crosses a border of blocks
-    if (fits && (sizeof(T) == sizeof(float) || num_rows < kWidenFrom)) {
+    const int first_vector = static_cast<int>((stretches.items[0].key - begin) / kLanes);
+    const int end_vector = static_cast<int>((last.key + last.count - begin + kLanes - 1) / kLanes);
+    const bool few = num_rows < kWidenFrom;
+    if (share.block_size % kLanes == 0 && (sizeof(T) == sizeof(float) || few)) {
         const T* columns[kVectors] = {};
-        for (int i = 0; i < stretches.count; ++i) {
-            const Stretch& stretch = stretches.items[i];
-            const std::int64_t first = stretch.offset / kLanes;
-            const std::int64_t end = (stretch.offset + stretch.count + kLanes - 1) / kLanes;
-            const std::int64_t vector = (stretch.key - stretch.offset - partition.begin) / kLanes;  // of the block's first key
-            for (std::int64_t v = first; v < end; ++v) {
-                columns[vector + v] = reinterpret_cast<const T*>(stretch.keys) + v * kLanes;
-            }
-        }
-        return score_all(queries, num_rows, share.head_dim, columns, first_vector, end_vector, share.block_size, scores);
+        const T* ahead[kVectors];
+        find_columns(stretches, begin, columns);
+        std::memcpy(ahead, columns, sizeof(columns));  // where nothing comes next
+        find_columns(partition.next, partition.keys.end, ahead);
+        return score_all<T>(queries, num_rows, share.head_dim, {columns, few ? ahead : nullptr, share.block_size}, first_vector,
+                            end_vector, scores);
     }
     for (int i = 0; i < stretches.count; ++i) {
         const Stretch& stretch = stretches.items[i];
         const T* from = reinterpret_cast<const T*>(stretch.keys) + stretch.offset;
-        float* to = widened + stretch.key - partition.begin;
+        float* to = widened + stretch.key - begin;
         for (std::int64_t k = 0; k < share.head_dim; ++k) widen(from + k * share.block_size, stretch.count, to + k * kPartition);
     }
     const float* columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = widened + v * kLanes;
-    score_all(queries, num_rows, share.head_dim, columns, first_vector, end_vector, kPartition, scores);
+    score_all<float>(queries, num_rows, share.head_dim, {columns, nullptr, kPartition}, first_vector, end_vector, scores);
 }
 
 // -- softmax -----------------------------------------------------------------------------------------------------------
@@ -218,12 +256,13 @@ void rescale(float* values, float factor, std::int64_t n) {
 template <class T>
 struct ValueRun {
     const T* rows;
+    const T* ahead;       // rows that come next, to be asked for meanwhile; or these
     std::int64_t column;  // of the first key in the weights
     std::int64_t count;
 };
 
 // out[R][V vectors] += weights[R][keys] x values[keys][...]; cut: one vector of num_columns (< kLanes) elements.
-template <int R, int V, bool kCut, class T>
+template <int R, int V, bool kCut, bool kAhead, class T>
 void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std::int64_t first_column, std::int64_t head_dim,
                 float* out) {
     const std::int64_t rest = head_dim - first_column;
@@ -238,11 +277,15 @@ void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std
     }
     for (int i = 0; i < num_runs; ++i) {
         const T* row = runs[i].rows + first_column;
+        const std::int64_t ahead = runs[i].ahead - runs[i].rows;
         const float* weight = weights + runs[i].column;
         for (std::int64_t key = 0; key < runs[i].count; ++key) {
             Vec values[V];
 #pragma GCC unroll 16
-            for (int v = 0; v < V; ++v) values[v] = kCut ? load_first(row, rest) : load(row + v * kLanes);
+            for (int v = 0; v < V; ++v) {
+                if (kAhead) __builtin_prefetch(row + ahead + v * kLanes);
+                values[v] = kCut ? load_first(row, rest) : load(row + v * kLanes);
+            }
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 const Vec factor = set(weight[r * kPartition + key]);
@@ -266,76 +309,94 @@ void value_tile(const float* weights, const ValueRun<T>* runs, int num_runs, std
     }
 }
 
-template <int R, class T>
+template <int R, bool kAhead, class T>
 void value_rows(const float* weights, std::int64_t num_rows, const ValueRun<T>* runs, int num_runs, std::int64_t head_dim,
                 float* out) {
     if (num_rows < R) {
-        if constexpr (R > 1) value_rows<R - 1>(weights, num_rows, runs, num_runs, head_dim, out);
+        if constexpr (R > 1) value_rows<R - 1, kAhead>(weights, num_rows, runs, num_runs, head_dim, out);
         return;
     }
     std::int64_t column = 0;
-    constexpr int V = kTileVectors;
-    for (; column + V * kLanes <= head_dim; column += V * kLanes) {
-        value_tile<R, V, false>(weights, runs, num_runs, column, head_dim, out);
+    for (; column + kTileVectors * kLanes <= head_dim; column += kTileVectors * kLanes) {
+        value_tile<R, kTileVectors, false, kAhead>(weights, runs, num_runs, column, head_dim, out);
     }
-    for (; column + kLanes <= head_dim; column += kLanes) value_tile<R, 1, false>(weights, runs, num_runs, column, head_dim, out);
-    if (column < head_dim) value_tile<R, 1, true>(weights, runs, num_runs, column, head_dim, out);
+    for (; column + kLanes <= head_dim; column += kLanes) {
+        value_tile<R, 1, false, kAhead>(weights, runs, num_runs, column, head_dim, out);
+    }
+    if (column < head_dim) value_tile<R, 1, true, kAhead>(weights, runs, num_runs, column, head_dim, out);
 }
 
-// The runs of values that hold the keys of `range`, a part of the stretches.
+// The row of a key's value, or null if the key is in none of the stretches.
 template <class T>
-int find_runs(const AttentionShare& share, const Stretches& stretches, KeyRange partition, KeyRange range, const float* widened,
-              ValueRun<T>* runs) {
-    int count = 0;
+const T* value_row(const AttentionShare& share, const Stretches& stretches, std::int64_t key) {
     for (int i = 0; i < stretches.count; ++i) {
         const Stretch& stretch = stretches.items[i];
+        if (key < stretch.key || key >= stretch.key + stretch.count) continue;
+        return reinterpret_cast<const T*>(stretch.keys + share.value_offset) + (stretch.offset + key - stretch.key) * share.head_dim;
+    }
+    return nullptr;
+}
+
+// The runs of values that hold the keys of `range`, a part of the partition.
+template <class T>
+int find_runs(const AttentionShare& share, const Partition& partition, KeyRange range, const float* widened, ValueRun<T>* runs) {
+    int count = 0;
+    for (int i = 0; i < partition.here.count; ++i) {
+        const Stretch& stretch = partition.here.items[i];
         const std::int64_t begin = range.begin > stretch.key ? range.begin : stretch.key;
         const std::int64_t stretch_end = stretch.key + stretch.count;
         const std::int64_t end = range.end < stretch_end ? range.end : stretch_end;
         if (begin >= end) continue;
         const T* rows = reinterpret_cast<const T*>(stretch.keys + share.value_offset) +
                         (stretch.offset + begin - stretch.key) * share.head_dim;
-        if (widened != nullptr) rows = reinterpret_cast<const T*>(widened) + (begin - partition.begin) * share.head_dim;
-        runs[count++] = {rows, begin - partition.begin, end - begin};
+        if (widened != nullptr) rows = reinterpret_cast<const T*>(widened) + (begin - partition.keys.begin) * share.head_dim;
+        const T* ahead = value_row<T>(share, partition.next, begin + kPartition);
+        runs[count++] = {rows, ahead == nullptr ? rows : ahead, begin - partition.keys.begin, end - begin};
     }
     return count;
 }
 
 template <class T>
-void add_range(const AttentionShare& share, const Stretches& stretches, KeyRange partition, KeyRange range,
-               const float* widened, const float* weights, std::int64_t first_query, std::int64_t end_query, float* values) {
+void add_range(const AttentionShare& share, const Partition& partition, KeyRange range, const float* widened,
+               const float* weights, std::int64_t first_query, std::int64_t end_query, float* values) {
     if (range.empty()) return;
     ValueRun<T> runs[kMaxStretches];
-    const int num_runs = find_runs<T>(share, stretches, partition, range, widened, runs);
+    const int num_runs = find_runs<T>(share, partition, range, widened, runs);
     const std::int64_t num_rows = end_query - first_query;
     const std::int64_t num_tiles = (num_rows + kTileRows - 1) / kTileRows;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
         const std::int64_t first = first_query + num_rows * tile / num_tiles;
-        value_rows<kTileRows>(weights + first * kPartition, first_query + num_rows * (tile + 1) / num_tiles - first, runs,
-                              num_runs, share.head_dim, values + first * share.head_dim);
+        const std::int64_t rows = first_query + num_rows * (tile + 1) / num_tiles - first;
+        if (tile == 0 && num_rows < kWidenFrom && widened == nullptr) {
+            value_rows<kTileRows, true>(weights + first * kPartition, rows, runs, num_runs, share.head_dim,
+                                        values + first * share.head_dim);
+        } else {
+            value_rows<kTileRows, false>(weights + first * kPartition, rows, runs, num_runs, share.head_dim,
+                                         values + first * share.head_dim);
+        }
     }
 }
 
 // Adds exponentials x values. The keys that all tokens see go together; those near the borders of what a token sees go token by
 // token, before and after, so that every sum runs over its keys in order.
 template <class T>
-void add_values(const AttentionShare& share, const Stretches& stretches, KeyRange partition, const float* widened,
-                const float* weights, std::int64_t first_token, std::int64_t end_token, float* values) {
+void add_values(const AttentionShare& share, const Partition& partition, const float* widened, const float* weights,
+                std::int64_t first_token, std::int64_t end_token, float* values) {
     const std::int64_t heads = share.num_heads;
-    const KeyRange first = visible_keys(share, first_token, partition);
-    const KeyRange last = visible_keys(share, end_token - 1, partition);
+    const KeyRange first = visible_keys(share, first_token, partition.keys);
+    const KeyRange last = visible_keys(share, end_token - 1, partition.keys);
     KeyRange common{last.begin, first.end};
     if (common.empty()) common = {last.begin, last.begin};
     for (std::int64_t token = first_token; token < end_token && first.begin < common.begin; ++token) {
-        const KeyRange seen = visible_keys(share, token, partition);
+        const KeyRange seen = visible_keys(share, token, partition.keys);
         const std::int64_t end = seen.end < common.begin ? seen.end : common.begin;
-        add_range<T>(share, stretches, partition, {seen.begin, end}, widened, weights, token * heads, (token + 1) * heads, values);
+        add_range<T>(share, partition, {seen.begin, end}, widened, weights, token * heads, (token + 1) * heads, values);
     }
-    add_range<T>(share, stretches, partition, common, widened, weights, first_token * heads, end_token * heads, values);
+    add_range<T>(share, partition, common, widened, weights, first_token * heads, end_token * heads, values);
     for (std::int64_t token = first_token; token < end_token && common.end < last.end; ++token) {
-        const KeyRange seen = visible_keys(share, token, partition);
+        const KeyRange seen = visible_keys(share, token, partition.keys);
         const std::int64_t begin = seen.begin > common.end ? seen.begin : common.end;
-        add_range<T>(share, stretches, partition, {begin, seen.end}, widened, weights, token * heads, (token + 1) * heads, values);
+        add_range<T>(share, partition, {begin, seen.end}, widened, weights, token * heads, (token + 1) * heads, values);
     }
 }
 
@@ -359,46 +420,49 @@ void read_scales(const AttentionShare& share, const Stretches& stretches, KeyRan
 }
 
 template <class T>
-void attend_partition(const AttentionShare& share, const Workspace& work, KeyRange partition, const AttentionState& state) {
+void attend_partition(const AttentionShare& share, const Workspace& work, KeyRange keys, const AttentionState& state) {
     // Tokens that see something here: positions from the partition's first key to its last key's last viewer.
-    std::int64_t first_token = partition.begin - share.first_position;
+    std::int64_t first_token = keys.begin - share.first_position;
     if (first_token < 0) first_token = 0;
     std::int64_t end_token = share.num_tokens;
-    if (share.window < end_token + share.first_position - partition.end + 1) {
-        end_token = partition.end - 1 + share.window - share.first_position;
+    if (share.window < end_token + share.first_position - keys.end + 1) {
+        end_token = keys.end - 1 + share.window - share.first_position;
     }
     if (first_token >= end_token) return;
 
-    Stretches stretches;
-    find_stretches(share, {visible_keys(share, first_token, partition).begin, visible_keys(share, end_token - 1, partition).end},
-                   stretches);
+    Partition partition;
+    partition.keys = keys;
+    find_stretches(share, {visible_keys(share, first_token, keys).begin, visible_keys(share, end_token - 1, keys).end},
+                   partition.here);
+    find_stretches(share, visible_keys(share, share.num_tokens - 1, {keys.end, keys.end + kPartition}), partition.next);
+    const Stretches& stretches = partition.here;
     const std::int64_t first = first_token * share.num_heads;
     const std::int64_t last = end_token * share.num_heads;
-    score_partition<T>(share, stretches, partition, work.queries + first * share.head_dim, last - first, work.widened,
+    score_partition<T>(share, partition, work.queries + first * share.head_dim, last - first, work.widened,
                        work.scores + first * kPartition);
     float key_scales[kPartition];
     float value_scales[kPartition];
     Scales scales{nullptr, nullptr};
     if (share.type == KvType::int8) {
-        read_scales(share, stretches, partition, key_scales, value_scales);
+        read_scales(share, stretches, keys, key_scales, value_scales);
         scales = {key_scales, value_scales};
     }
     for (std::int64_t query = first; query < last; ++query) {
-        const KeyRange keys = visible_keys(share, query / share.num_heads, partition);
+        const KeyRange seen = visible_keys(share, query / share.num_heads, keys);
         const float factor =
-            softmax_partition(work.scores + query * kPartition, keys.begin - partition.begin, keys.end - partition.begin, scales,
+            softmax_partition(work.scores + query * kPartition, seen.begin - keys.begin, seen.end - keys.begin, scales,
                               share.scale, share.softcap, state.largest + query, state.sum + query);
         rescale(state.values + query * share.head_dim, factor, share.head_dim);
     }
     if (sizeof(T) == sizeof(float) || last - first < kWidenFrom) {
-        return add_values<T>(share, stretches, partition, nullptr, work.scores, first_token, end_token, state.values);
+        return add_values<T>(share, partition, nullptr, work.scores, first_token, end_token, state.values);
     }
     for (int i = 0; i < stretches.count; ++i) {
         const Stretch& stretch = stretches.items[i];
         widen(reinterpret_cast<const T*>(stretch.keys + share.value_offset) + stretch.offset * share.head_dim,
-              stretch.count * share.head_dim, work.widened + (stretch.key - partition.begin) * share.head_dim);
+              stretch.count * share.head_dim, work.widened + (stretch.key - keys.begin) * share.head_dim);
     }
-    add_values<float>(share, stretches, partition, work.widened, work.scores, first_token, end_token, state.values);
+    add_values<float>(share, partition, work.widened, work.scores, first_token, end_token, state.values);
 }
 
 template <class T>
