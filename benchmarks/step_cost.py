@@ -3,8 +3,8 @@
 
 usage: step_cost.py [--model FOLDER-OR-NAME] [--batches 1,32,256] [--steps 60] [--context 3] [--kv-cache-dtype auto]
 
-The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is left
-of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing; the wrappers' own cost counts
+The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is
+left of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing; the wrappers' own cost counts
 as Python. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs. Figures are medians over the steps.
 """
 
@@ -74,7 +74,7 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
     for index in range(num_running):
         prompt = [5 + index] + [7 + i % 100 for i in range(context - 1)]
         engine.add_request(f"{num_running}-{index}", {"prompt_token_ids": prompt}, params)
-    while runner._rows.num_computed_tokens[: num_running].min() < context + 2:
+    while runner._rows.num_computed_tokens[:num_running].min() < context + 2:
         engine.step()
     walls, pythons, ops = [], [], []
     by_name: dict[str, list[float]] = {}
@@ -94,7 +94,9 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
         pythons.append(1e3 * wall - inside)
     tape.set_timing(False)
     wall, python = statistics.median(walls), statistics.median(pythons)
-    print(f"{num_running} running: {wall:.2f} ms a step, Python {python:.3f} ms ({100 * python / wall:.1f}%)", flush=True)
+    print(
+        f"{num_running} running: {wall:.2f} ms a step, Python {python:.3f} ms ({100 * python / wall:.1f}%)", flush=True
+    )
     for name, times in sorted(by_name.items(), key=lambda item: -statistics.median(item[1])):
         median = statistics.median(times)
         print(f"    {name:18} {median:8.3f} ms {100 * median / wall:5.1f}%", flush=True)
