@@ -26,6 +26,14 @@ LINEAR_SHAPES = [
     ("down", 1536, 576),
     ("lm_head", 576, 49152),
 ]
+# GGUF types and shapes: of SmolLM2, and of a Qwen2-like model of 1.5 billion weights.
+QUANTIZED_SHAPES = [
+    ("gate_up", "Q4_1", 576, 3072),
+    ("lm_head", "Q8_0", 576, 49152),
+    ("1.5B gate_up", "Q4_0", 1536, 17920),
+    ("1.5B gate_up", "Q4_K", 1536, 17920),
+    ("1.5B down", "Q6_K", 8960, 1536),
+]
 TOKENS = [1, 8, 32, 128, 512]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 16
 HIDDEN, INTERMEDIATE = 576, 1536
@@ -48,6 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the native ops beside NumPy and PyTorch.")
     parser.add_argument("--threads", type=int, default=None, help="threads for every contender (default: usable cores)")
     parser.add_argument("--isa", default=None, help="instruction set of the native ops")
+    parser.add_argument("--only", default="", help="only families of ops whose name contains this")
     parser.add_argument("--seconds", type=float, default=0.3, help="time for each figure")
     options = parser.parse_args()
     num_threads = options.threads or usable_cores()
@@ -61,8 +70,15 @@ def main() -> None:
         _native.set_isa(options.isa)
     torch = import_torch(num_threads)
     print(f"{_native.isa()}, {num_threads} threads, PyTorch {torch.__version__ if torch else 'not installed'}")
-    for case in [*linear_cases(torch), *row_cases(torch), *attention_cases(torch)]:
-        print_case(case, options.seconds)
+    families = {
+        "linear": linear_cases,
+        "quantised linear": quantized_cases,
+        "rows": row_cases,
+        "attention": attention_cases,
+    }
+    for family, cases in families.items():
+        for case in cases(torch) if options.only in family else []:
+            print_case(case, options.seconds)
 
 
 def import_torch(num_threads: int) -> Any:
@@ -115,6 +131,36 @@ def linear_cases(torch: Any) -> list[Case]:
                 a, b = torch.from_numpy(x), torch.from_numpy(weight)
                 calls["torch"] = lambda a=a, b=b: torch.nn.functional.linear(a, b)  # type: ignore[misc]
             cases.append(Case(f"{name} T={num_tokens}", 2 * num_tokens * num_in * num_out, 4 * num_in * num_out, calls))
+    return cases
+
+
+def quantized_cases(torch: Any) -> list[Case]:
+    """Return linear over GGUF blocks beside the float32 one; bytes are the file's.
+
+    Rounding the activations is part of the time.
+    """
+    import numpy as np
+
+    from octavo.loader.compact import BlockMatrix
+    from octavo.loader.gguf_types import TENSOR_TYPES
+    from octavo.ops.native import NativeOps
+
+    ops, generator, cases = NativeOps(), np.random.default_rng(0), []
+    types = {kind.name: kind for kind in TENSOR_TYPES.values()}
+    for name, type_name, num_in, num_out in QUANTIZED_SHAPES:
+        kind = types[type_name]
+        blocks = generator.integers(0, 64, (num_out, num_in // kind.block_size * kind.block_bytes), dtype=np.uint8)
+        weight = ops.pack([BlockMatrix(type_name, blocks, num_in)])
+        size_bytes = blocks.size  # of the file; what is packed is at most 1.6 times that
+        floats = ops.pack([generator.standard_normal((num_out, num_in), dtype=np.float32)])
+        for num_tokens in TOKENS if num_out < 30_000 else [1, 8, 32]:
+            x = generator.standard_normal((num_tokens, num_in), dtype=np.float32)
+            calls: dict[str, Call] = {
+                "native": lambda x=x, weight=weight: ops.linear(x, weight),  # type: ignore[misc]
+                "native float32": lambda x=x, floats=floats: ops.linear(x, floats),  # type: ignore[misc]
+            }
+            num_flops = 2 * num_tokens * num_in * num_out
+            cases.append(Case(f"{name} {type_name} T={num_tokens}", num_flops, size_bytes, calls))
     return cases
 
 

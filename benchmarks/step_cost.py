@@ -4,7 +4,8 @@
 usage: step_cost.py [--model NAME] [--batches 1,32,256] [--steps 60] [--context 3] [--kv-cache-dtype auto]
 
 The engine runs as always. The tape measures its own calls; ops outside it (sampling) are wrapped and timed. What is
-left of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing. Greedy requests, no stop strings, FINAL_ONLY, as `LLM.generate` runs. Figures are medians over the steps.
+left of a step is Python: scheduling, rows and inputs, sampling bookkeeping, output processing. Greedy requests, no stop
+strings, FINAL_ONLY, as `LLM.generate` runs. Figures are medians over the steps.
 """
 
 from __future__ import annotations

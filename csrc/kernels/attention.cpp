@@ -10,7 +10,8 @@
 //
 // With few queries, keys and values are read from the cache as they are; with many, they are widened to float32 in scratch
 // first. Both give the same bits, as widening is exact. With few queries memory is the limit, and blocks lie anywhere: while a
-// partition is computed, each load also asks for the same place of the next one. The scales of int8 multiply a key's score and a value's exponential.
+// partition is computed, each load also asks for the same place of the next one. The scales of int8 multiply a key's score and a
+// value's exponential.
 #include "kernels/attention.h"
 
 #include "kernels/kv_cache.h"

@@ -58,7 +58,11 @@ class EngineArgs:
     block_size: int | None = _option(None, "tokens per KV cache block (16)")
     gpu_memory_utilization: float | None = _option(None, "share of the machine's memory for weights and KV cache")
     kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV cache; overrides gpu_memory_utilization")
-    kv_cache_dtype: str = _option("auto", "type of the KV cache", ("auto", "float32", "float16", "int8"))
+    kv_cache_dtype: str = _option(
+        "auto",
+        "type of the KV cache; auto: float32 for float32 weights, else float16",
+        ("auto", "float32", "float16", "int8"),
+    )
     enable_prefix_caching: bool | None = _option(None, "reuse the KV cache of shared prompt prefixes (on)")
     prefix_caching_hash_algo: str = _option("sha256", "hash of cached blocks", ("sha256",))
     num_gpu_blocks_override: int | None = _option(None, "number of KV cache blocks, whatever the memory (for tests)")

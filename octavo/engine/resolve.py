@@ -41,7 +41,6 @@ from octavo.types.sampling_params import SamplingParams
 logger = get_logger(__name__)
 
 _DEFAULT_BLOCK_SIZE = 16
-_DEFAULT_CACHE_DTYPE = "float16"  # half the memory and traffic of float32 at no loss that can be measured
 _MAX_BLOCK_SIZE = 2**16  # blocks far longer than any sequence only waste memory
 _DEFAULT_MAX_NUM_SEQS = 256
 _MAX_NUM_SEQS = 2**16  # every row costs memory, busy or not
@@ -81,14 +80,14 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         args.model, load, revision=args.revision, download_dir=args.download_dir, hf_token=args.hf_token
     )
     checkpoint = _override_config(checkpoint, args.hf_overrides)
-    _report_arithmetic(args.quantization, checkpoint, load)
+    rounds = _rounds_activations(args.quantization, checkpoint, load)
     facts = describe(checkpoint.config)
     tokenizer = None if args.skip_tokenizer_init else load_tokenizer(checkpoint, tokenizer_path=args.tokenizer)
     max_model_len, fit = _max_model_len(args.max_model_len, facts)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
     config = OctavoConfig(
         model=model,
-        cache=_cache_config(args),
+        cache=_cache_config(args, checkpoint, rounds),
         scheduler=_scheduler_config(args, max_model_len),
         parallel=_parallel_config(args),
         load=load,
@@ -128,8 +127,8 @@ def _load_config(args: EngineArgs) -> LoadConfig:
     return LoadConfig(args.load_format, args.use_tqdm_on_load, online, exact=args.compute == "exact")
 
 
-def _report_arithmetic(wish: str | None, checkpoint: Checkpoint, load: LoadConfig) -> None:
-    """Check that the wished quantization fits the checkpoint, and log how its matrices are multiplied."""
+def _rounds_activations(wish: str | None, checkpoint: Checkpoint, load: LoadConfig) -> bool:
+    """Check that the wished quantization fits the checkpoint; log and return how its matrices are multiplied."""
     stored = quantization_of(checkpoint)
     if wish is not None and load.quantization is None and (stored is None or stored.method != wish):
         raise ConfigError(f"quantization={wish!r}, but {checkpoint.name} is {stored or 'not quantised'}; leave it out")
@@ -142,6 +141,7 @@ def _report_arithmetic(wish: str | None, checkpoint: Checkpoint, load: LoadConfi
         logger.info("weights: %s, dequantised to float32 and multiplied in float32 (compute='exact')", kind)
     else:
         logger.info("weights: %s, times activations rounded to 8 bits per group (compute='exact' rounds none)", kind)
+    return kind is not None and not load.exact
 
 
 def _override_config(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Checkpoint:
@@ -261,14 +261,14 @@ def _read_generation_config(folder: Path) -> dict[str, Any]:
 # -- cache, scheduler, processes ---------------------------------------------------------------------------------------
 
 
-def _cache_config(args: EngineArgs) -> CacheConfig:
+def _cache_config(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: bool) -> CacheConfig:
     utilization = args.gpu_memory_utilization
     if utilization is not None and not 0 < utilization <= 1:
         raise ConfigError(f"gpu_memory_utilization must be over 0 and at most 1, got {utilization}")
     if not 0 <= args.watermark < 1:
         raise ConfigError(f"watermark must be at least 0 and below 1, got {args.watermark}")
     return CacheConfig(
-        dtype=_cache_dtype(args),
+        dtype=_cache_dtype(args, checkpoint, rounds_activations),
         block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE, _MAX_BLOCK_SIZE),
         memory_bytes=_optional_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes),
         memory_utilization=utilization,
@@ -293,10 +293,13 @@ def _enable_kv_events(options: Mapping[str, Any]) -> bool:
     return wish
 
 
-def _cache_dtype(args: EngineArgs) -> str:
+def _cache_dtype(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: bool) -> str:
+    """Keys and values are kept as precisely as the weights are: float32 for float32 weights, else float16."""
     if args.kv_cache_dtype != "auto":
         return args.kv_cache_dtype
-    return "float32" if args.compute == "exact" else _DEFAULT_CACHE_DTYPE
+    stored = checkpoint.config.values.get("dtype", checkpoint.config.values.get("torch_dtype"))
+    is_coarse = rounds_activations or stored in ("bfloat16", "float16")
+    return "float16" if is_coarse and args.compute != "exact" else "float32"
 
 
 def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:

@@ -104,6 +104,10 @@ class GGUFFile:
             return value
         raise CheckpointError(f"{self.path}: metadata {key!r} must be an array of numbers, got {_brief(value)}")
 
+    @property
+    def buffer(self) -> mmap.mmap:
+        return self._buffer
+
     def tensor_bytes(self, info: GGUFTensorInfo) -> NDArray[np.uint8]:
         """Return a tensor's stored bytes [size_bytes]: a read-only view of the mapped file."""
         return np.frombuffer(self._buffer, dtype=np.uint8, count=info.size_bytes, offset=info.offset)

@@ -15,6 +15,7 @@ from octavo.loader.compact import GROUP_SIZES, BlockMatrix, CompactMatrix, HalfM
 from octavo.loader.gguf_config import attention_heads
 from octavo.loader.gguf_file import GGUFFile, GGUFTensorInfo
 from octavo.loader.gguf_names import Change, hf_name
+from octavo.loader.local_files import PageRelease
 from octavo.loader.weights import check_shape
 from octavo.log import get_logger
 
@@ -43,6 +44,7 @@ class GGUFWeights:
             elif info.name not in _CONFIG_TENSORS:
                 self._unknown.append(info.name)
         self._used: set[str] = set()
+        self._pages = PageRelease()
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -53,6 +55,7 @@ class GGUFWeights:
             raise CheckpointError(f"{self._file.path} has no tensor for {name!r}, which the model needs")
         check_shape(name, shape, tensor.shape, str(self._file.path))
         self._used.add(name)
+        self._pages.before_reading(self._file.buffer, tensor.info.size_bytes)
         return tensor
 
     def unused(self) -> list[str]:
@@ -129,6 +132,9 @@ def dequantize(file: GGUFFile, info: GGUFTensorInfo) -> NDArray[np.float32]:
 
     Raises UnsupportedError naming the type when the gguf package cannot dequantise it.
     """
+    if info.type.name == "F32":
+        stored = np.frombuffer(file.tensor_bytes(info), "<f4")
+        return np.require(stored, requirements=["A"]).reshape(info.shape)
     from gguf import GGMLQuantizationType  # imported late: 40 ms, and only GGUF models need it
     from gguf.quants import dequantize as dequantize_rows
 

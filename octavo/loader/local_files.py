@@ -35,3 +35,22 @@ def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+class PageRelease:
+    """Lets go of a mapped file's pages while a model is read from it, so that they do not add to its packed weights.
+
+    Only the mapping's claim on them ends: they stay in the system's file cache, and are mapped again when touched.
+    """
+
+    _READ_BYTES = 32 << 20
+
+    def __init__(self) -> None:
+        self._unreleased_bytes = 0
+
+    def before_reading(self, buffer: mmap.mmap, size_bytes: int) -> None:
+        """Call it before each tensor of `size_bytes` is read."""
+        if self._unreleased_bytes >= self._READ_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            buffer.madvise(mmap.MADV_DONTNEED)
+            self._unreleased_bytes = 0
+        self._unreleased_bytes += size_bytes

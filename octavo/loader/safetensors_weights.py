@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.compact import CompactMatrix, HalfMatrix
-from octavo.loader.local_files import map_file, read_json_object
+from octavo.loader.local_files import PageRelease, map_file, read_json_object
 from octavo.loader.weights import check_shape
 
 SINGLE_FILE = "model.safetensors"
@@ -43,6 +43,7 @@ class SafetensorsWeights:
         self.folder = folder
         self._tensors = read_folder(folder)
         self._used: set[str] = set()
+        self._pages = PageRelease()
 
     def has(self, name: str) -> bool:
         return name in self._tensors
@@ -53,6 +54,7 @@ class SafetensorsWeights:
             raise CheckpointError(f"{self.folder} has no tensor {name!r}, which the model needs")
         check_shape(name, shape, tensor.shape, str(tensor.file.path))
         self._used.add(name)
+        self._pages.before_reading(tensor.file.buffer, math.prod(shape) * _DTYPE_BITS[tensor.dtype] // 8)
         return tensor
 
     def unused(self) -> list[str]:

@@ -90,6 +90,20 @@ def test_overrides_of_the_model_config_take_effect(folder):
     assert resolved(folder, hf_overrides={"max_position_embeddings": 64}).config.model.max_model_len == 64
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({}, "float32"),
+        ({"hf_overrides": {"dtype": "bfloat16"}}, "float16"),
+        ({"quantization": "int8"}, "float16"),
+        ({"quantization": "int8", "compute": "exact"}, "float32"),
+        ({"kv_cache_dtype": "int8"}, "int8"),
+    ],
+)
+def test_keys_and_values_are_kept_as_precisely_as_the_weights(folder, options, dtype):
+    assert resolved(folder, **options).config.cache.dtype == dtype
+
+
 def test_without_chunked_prefill_a_step_holds_a_whole_prompt(folder):
     scheduler = resolved(folder, enable_chunked_prefill=False, max_model_len=512).config.scheduler
     assert scheduler.max_num_batched_tokens >= 512

@@ -119,3 +119,15 @@ def test_rows_that_do_not_fit_the_heads_are_refused(tmp_path: Path) -> None:
     tensor = GGUFWeights(GGUFFile(path)).get("model.layers.0.self_attn.q_proj.weight", (4, 32))
     with pytest.raises(CheckpointError, match=r"4 rows.* 3 heads"):
         tensor.float32()
+
+
+def test_letting_go_of_the_files_pages_changes_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).integers(256, size=(3, 2 * 34), dtype=np.uint8)
+    weights = one_tensor("Q8_0", data.tobytes(), 64, tmp_path)
+    name, shape = "model.embed_tokens.weight", (3, 64)
+    before, matrix = weights.get(name, shape).float32(), weights.get(name, shape).compact()
+    assert matrix is not None
+    monkeypatch.setattr("octavo.loader.local_files.PageRelease._READ_BYTES", 0)
+    again = weights.get(name, shape)  # releases what was read before it
+    np.testing.assert_array_equal(matrix.dequantized(), before)
+    np.testing.assert_array_equal(again.float32(), before)
