@@ -50,7 +50,7 @@ def test_an_open_length_is_fitted_to_the_memory(folder):
 
 
 def test_a_step_that_fails_in_the_worker_leaves_a_usable_engine(folder, monkeypatch):
-    llm = LLM(folder, **OPTIONS)
+    llm = LLM(folder, **OPTIONS, enforce_eager=True)  # a replayed tape calls no Python
     expected = tokens(llm)
     (model_class,) = llm.apply_model(type)
     forward, calls = model_class.forward, []
@@ -78,7 +78,7 @@ def test_wrong_options_and_missing_models_are_named(folder, tmp_path):
 
 
 def test_ctrl_c_in_the_model_ends_the_call_after_the_step_and_frees_everything(folder, monkeypatch):
-    llm = LLM(folder, **OPTIONS)
+    llm = LLM(folder, **OPTIONS, enforce_eager=True)  # a replayed tape calls no Python
     expected = tokens(llm)
     (model_class,) = llm.apply_model(type)
     forward, calls = model_class.forward, []
