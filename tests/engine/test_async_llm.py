@@ -17,6 +17,8 @@ from tests.invariance.workloads import random_workload
 
 DELTA, CUMULATIVE, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY
 LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 1.0, "seed": 1}
+SLOW = {**LONG, "extra_args": {"nap_s": 0.002}}  # lasts most of a second, however fast the machine is
+PROCESSORS = {"logits_processors": ["tests.engine.odd_processor:OddProcessor"]}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def loop():
 
 @pytest.fixture(scope="module")
 def engine(tiny_llama, loop):
-    options = {**SMALL, "worker_extension_cls": "tests.engine.worker_extension.Extension"}
+    options = {**SMALL, **PROCESSORS, "worker_extension_cls": "tests.engine.worker_extension.Extension"}
     engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tiny_llama), **options))
     yield engine
     process_id = engine.engine_core.process_id
@@ -181,7 +183,7 @@ def test_a_slow_consumer_gets_few_merged_outputs_and_holds_up_nobody(engine, run
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_cancelled_consumer_aborts_its_request_in_the_core(engine, run, n):
     async def scenario() -> None:
-        task = asyncio.create_task(read(engine, "a", params_of(n=n, **LONG)))
+        task = asyncio.create_task(read(engine, "a", params_of(n=n, **SLOW)))
         await until_live(engine, 1)
         await asyncio.sleep(0.02)
         task.cancel()
@@ -194,7 +196,7 @@ def test_a_cancelled_consumer_aborts_its_request_in_the_core(engine, run, n):
 
 def test_abort_ends_the_streams_with_what_they_have(engine, run):
     async def scenario() -> list:
-        tasks = [asyncio.create_task(read(engine, "a", params_of(**LONG), name)) for name in ("one", "two", "three")]
+        tasks = [asyncio.create_task(read(engine, "a", params_of(**SLOW), name)) for name in ("one", "two", "three")]
         await until_live(engine, 3)
         await engine.abort("one")
         await engine.abort(["two", "unknown"])
@@ -230,7 +232,7 @@ def test_a_storm_of_aborts_leaves_nothing(engine, run):
 
 
 async def start_two(engine) -> list[asyncio.Task]:
-    tasks = [asyncio.create_task(read(engine, name, params_of(**LONG), name)) for name in "ab"]
+    tasks = [asyncio.create_task(read(engine, name, params_of(**SLOW), name)) for name in "ab"]
     await until_live(engine, 2)
     await asyncio.sleep(0.02)
     return tasks
@@ -409,7 +411,7 @@ def test_programs_may_run_several_event_loops_and_uvloop(tiny_llama):
 
 
 def test_shutdown_ends_streams_with_an_error_and_refuses_new_ones(tiny_llama):
-    engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tiny_llama), **SMALL))
+    engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tiny_llama), **SMALL, **PROCESSORS))
 
     async def scenario() -> None:
         tasks = await start_two(engine)

@@ -29,14 +29,25 @@ from tests.invariance.workloads import random_workload
 ROOT = Path(__file__).resolve().parents[2]
 
 
-pytestmark = pytest.mark.usefixtures("meeting_folder")
+pytestmark = pytest.mark.usefixtures("meeting_folder", "all_engines_end")
+started: list[LLM] = []
+
+
+@pytest.fixture
+def all_engines_end(meeting_folder):
+    """A test that fails must not disturb the next one."""
+    yield
+    while started:
+        started.pop().llm_engine.shutdown()
 
 
 def start_llm(model, *, policy: RecoveryPolicy | None = None, **options) -> LLM:
     """An LLM whose core runs in another process."""
     process = StartingProcess(EngineArgs(model=str(model), **{**SMALL, **options}), policy).wait()
     client = SyncMPClient(process.handle)
-    return LLM.from_engine(LLMEngine(process.config, process.tokenizer, client, process.max_kv_tokens))
+    llm = LLM.from_engine(LLMEngine(process.config, process.tokenizer, client, process.max_kv_tokens))
+    started.append(llm)
+    return llm
 
 
 def core_process(llm: LLM) -> int:
@@ -72,7 +83,7 @@ def test_the_environment_variable_chooses_the_process(tiny_llama, monkeypatch):
 
 
 def test_a_length_that_the_core_fits_to_its_memory_is_the_front_ends_limit(tiny_llama):
-    options = {"kv_cache_memory_bytes": 2**18}
+    options = {"kv_cache_memory_bytes": 2**15}
     here = LLM(str(tiny_llama), **{**SMALL, **options})
     there = start_llm(tiny_llama, **options)
     assert there.model_config.max_model_len == here.model_config.max_model_len < 512
