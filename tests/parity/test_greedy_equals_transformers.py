@@ -30,7 +30,7 @@ TIE_MARGIN = 1e-3
 @pytest.fixture(scope="module", params=MODELS)
 def oracle(request):
     """Return (model name, prompts as ids, Transformers' continuations)."""
-    llm = LLM(model=request.param, compute="exact", kv_cache_memory_bytes=2**26, max_model_len=2048)
+    llm = LLM(model=request.param, compute="exact", kv_cache_memory_bytes=2**27, max_model_len=2048)
     tokenizer = llm.get_tokenizer()
     prompts = [tokenizer.encode(prompt) for prompt in SAMPLE]
     reference = TransformersReference(pull(request.param))
