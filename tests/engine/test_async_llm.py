@@ -160,7 +160,7 @@ def test_bad_requests_raise_before_anything_runs(engine, run):
 
 @pytest.mark.parametrize("kind", [DELTA, CUMULATIVE])
 def test_a_slow_consumer_gets_few_merged_outputs_and_holds_up_nobody(engine, run, kind):
-    params = params_of(kind, **{**LONG, "max_tokens": 100, "logprobs": 1})
+    params = params_of(kind, **{**SLOW, "max_tokens": 100, "logprobs": 1})
     expected = run(final(engine, "slow", params)).outputs[0]
 
     async def scenario() -> list:
@@ -170,7 +170,7 @@ def test_a_slow_consumer_gets_few_merged_outputs_and_holds_up_nobody(engine, run
         return outputs + [output async for output in slow]
 
     outputs = run(scenario())
-    assert len(outputs) == 2
+    assert len(outputs) <= 2
     assert outputs[-1].outputs[0].finish_reason == "length"
     if kind is CUMULATIVE:
         assert outputs[-1].outputs[0] == expected

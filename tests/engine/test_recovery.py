@@ -207,7 +207,7 @@ def test_a_real_model_goes_on_in_the_middle_of_its_sentence():
         tasks = [asyncio.create_task(consume(engine, *job, RequestOutputKind.DELTA)) for job in jobs]
         stream = engine.generate("x", SamplingParams(max_tokens=8, ignore_eos=True), "clock")
         for _ in range(4):
-            await anext(stream)
+            await anext(stream, None)
         kill(engine)
         await stream.aclose()
         results = await asyncio.gather(*tasks)
