@@ -69,16 +69,17 @@ class SyncMPClient:
 
     def _call(self, method: str, *args: Any) -> Any:
         future = self._supervisor.call(method, args)
+        self._supervisor.receive()
         while not future.done():
             self._wait()
         return future.result()
 
     def _wait(self) -> None:
-        """Block until something has happened to the process, and take it in."""
+        """Block until something has happened to the process, and take it in.
+
+        Call `receive` and look at what came before: what was taken in already wakes nobody again.
+        """
         supervisor = self._supervisor
-        supervisor.receive()
-        if supervisor.outputs:
-            return
         if supervisor.child is not None:
             supervisor.child.wait(None)
         elif supervisor.restart_at is not None:
