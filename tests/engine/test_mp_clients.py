@@ -169,12 +169,12 @@ def test_broken_weights_are_a_checkpoint_error(tiny_llama, tmp_path):
         start_llm(tmp_path)
 
 
-def test_a_start_that_is_given_up_leaves_nothing(tiny_llama):
+def test_a_start_that_is_given_up_leaves_nothing(tiny_llama, own_children):
     starting = StartingProcess(EngineArgs(model=str(tiny_llama), **SMALL))
-    assert children_of(os.getpid())
+    assert own_children()
     starting.close()
     starting.close()
-    assert not children_of(os.getpid())
+    assert not own_children()
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from octavo.engine.parallel_sampling import fan_out
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.errors import EngineDeadError
 from octavo.types.messages import EngineCoreOutput
-from tests.engine.processes import SMALL, children_of, comparable, num_file_descriptors
+from tests.engine.processes import SMALL, comparable, num_file_descriptors
 from tests.invariance.workloads import random_workload
 
 NUM_KILLS = 50 if os.environ.get("OCTAVO_FULL_CHAOS") == "1" else 4
@@ -151,7 +151,7 @@ def said(output: EngineCoreOutput) -> tuple:
 
 
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
-def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request):
+def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request, own_children):
     model = request.getfixturevalue(fixture)
     jobs = jobs_of(range(100, 130))
     expected = undisturbed(model, jobs)
@@ -185,7 +185,7 @@ def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request):
 
         clients = [asyncio.create_task(client(number)) for number in range(len(jobs))]
         await asyncio.gather(killer(), *clients)
-        assert len(children_of(os.getpid())) == 1
+        assert len(own_children()) == 1
         assert await engine.reset_prefix_cache()
         engine.shutdown()
         return got, num_kills
@@ -217,7 +217,7 @@ def test_a_real_model_goes_on_in_the_middle_of_its_sentence():
     assert asyncio.run(scenario()) == expected
 
 
-def test_nothing_piles_up_over_many_deaths(tiny_llama):
+def test_nothing_piles_up_over_many_deaths(tiny_llama, own_children):
     async def scenario() -> list[int]:
         engine = start(tiny_llama)
         counts = []
@@ -230,7 +230,7 @@ def test_nothing_piles_up_over_many_deaths(tiny_llama):
             await consume(engine, "b", SamplingParams(max_tokens=2), RequestOutputKind.DELTA)
             await asyncio.sleep(0.1)  # sockets are closed by a thread of their own
             counts.append(num_file_descriptors())
-        assert len(children_of(os.getpid())) == 1
+        assert len(own_children()) == 1
         engine.shutdown()
         return counts
 
@@ -276,7 +276,7 @@ def test_health_tells_the_truth_and_whatever_is_asked_meanwhile_is_done_afterwar
     asyncio.run(scenario())
 
 
-def test_shutdown_while_a_core_is_being_replaced(tiny_llama):
+def test_shutdown_while_a_core_is_being_replaced(tiny_llama, own_children):
     async def scenario() -> None:
         engine = start(tiny_llama)
         task = asyncio.create_task(consume(engine, "a", SamplingParams(**LONG), RequestOutputKind.DELTA))
@@ -287,7 +287,7 @@ def test_shutdown_while_a_core_is_being_replaced(tiny_llama):
         engine.shutdown()
         with pytest.raises(EngineDeadError, match="shut down"):
             await task
-        assert not children_of(os.getpid())
+        assert not own_children()
 
     asyncio.run(scenario())
 
@@ -332,7 +332,7 @@ def test_a_request_that_kills_every_core_gets_an_error_and_the_rest_goes_on(tiny
     asyncio.run(scenario())
 
 
-def test_an_engine_that_dies_too_often_is_dead_and_says_so_to_all(tiny_llama):
+def test_an_engine_that_dies_too_often_is_dead_and_says_so_to_all(tiny_llama, own_children):
     async def scenario() -> None:
         engine = start(tiny_llama, RecoveryPolicy(max_deaths=1))
         kill(engine)
@@ -354,7 +354,7 @@ def test_an_engine_that_dies_too_often_is_dead_and_says_so_to_all(tiny_llama):
         with pytest.raises(EngineDeadError):
             await consume(engine, "a", SamplingParams(), RequestOutputKind.DELTA)
         assert engine.errored and engine.get_num_unfinished_requests() == 0
-        assert not children_of(os.getpid())
+        assert not own_children()
         engine.shutdown()
 
     asyncio.run(scenario())
