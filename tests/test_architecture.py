@@ -29,7 +29,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("types", "config"),
     ("platforms", "loader", "metrics"),
     ("tokenizers", "distributed", "ops"),
-    ("attention", "quantization", "sampling", "structured", "kv_cache", "kv_transfer", "multimodal"),
+    ("attention", "quantization", "sampling", "structured", "parsing", "kv_cache", "kv_transfer", "multimodal"),
     ("layers", "scheduler"),
     ("models", "lora"),
     ("speculative",),
