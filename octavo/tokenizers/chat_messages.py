@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.tokenizers.generic_tools import write_calls
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ..., ...}: free-form JSON of the caller
 ContentFormat = Literal["string", "openai"]
 
 _MAX_DEPTH = 100  # of nested lists and objects; deeper ones would exhaust the interpreter's stack in a template
 
+_SHORT_ID_CHARS = 9
+
 _TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 
 
-def normalize_messages(messages: Sequence[Message], content_format: ContentFormat) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class MessageStyle:
+    """How a template wants its messages, beyond their content's format.
+
+    arguments_are_text: calls carry their arguments as JSON text, not as a mapping
+    has_short_call_ids: ids of calls must be nine letters or digits (Mistral)
+    knows_developer: there is a role "developer"; elsewhere such messages are the system's
+    writes_calls: calls of earlier turns are written; elsewhere they become the message's text
+    has_tool_role: results of calls are written; elsewhere they become the user's messages
+    text_roles: roles whose content is text although the template loops over parts of others
+    """
+
+    arguments_are_text: bool = False
+    has_short_call_ids: bool = False
+    knows_developer: bool = True
+    writes_calls: bool = True
+    has_tool_role: bool = True
+    text_roles: frozenset[str] = frozenset()
+
+
+def normalize_messages(
+    messages: Sequence[Message], content_format: ContentFormat, style: MessageStyle | None = None
+) -> list[dict[str, Any]]:
     """Return messages that a template can take: plain JSON values, the caller's objects untouched.
 
     - content: text parts become one string, joined by newlines ("string"), or stay a list ("openai"); None becomes ""
     - tool_calls: an empty list counts as absent; arguments given as JSON text become the mapping they stand for
+    - tool results without a name get that of the function whose call they answer
+    - reasoning of earlier turns is there under each of the names that templates read
     - fields that are None are dropped
 
     Raises InvalidRequestError for anything that is not a conversation.
@@ -29,22 +58,33 @@ def normalize_messages(messages: Sequence[Message], content_format: ContentForma
         raise _wrong(f"a conversation must be a list of messages, got {type(messages).__name__}")
     if not messages:
         raise _wrong("a conversation needs at least one message, got an empty list")
-    return [_normalize_message(message, i, content_format) for i, message in enumerate(messages)]
+    style = style or MessageStyle()
+    normalized = [_normalize_message(message, i, content_format, style) for i, message in enumerate(messages)]
+    _name_tool_results(normalized)
+    if style.has_short_call_ids:
+        _shorten_call_ids(normalized)
+    return [_in_plain_words(message, style) for message in normalized]
 
 
-def _normalize_message(message: Message, index: int, content_format: ContentFormat) -> dict[str, Any]:
+def _normalize_message(
+    message: Message, index: int, content_format: ContentFormat, style: MessageStyle
+) -> dict[str, Any]:
     message = _as_mapping(message, index)
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise _wrong(f"messages[{index}].role must be a non-empty string, got {role!r}")
     plain = {key: plain_value(value) for key, value in message.items() if value is not None}
+    if role == "developer" and not style.knows_developer:
+        plain["role"] = role = "system"
+    if role in style.text_roles:
+        content_format = "string"
     plain["content"] = _normalize_content(message.get("content"), index, content_format)
     tool_calls = plain.pop("tool_calls", None)
     if tool_calls:
-        plain["tool_calls"] = _normalize_tool_calls(tool_calls, index)
+        plain["tool_calls"] = _normalize_tool_calls(tool_calls, index, style)
     reasoning = plain.get("reasoning_content", plain.get("reasoning"))
-    if reasoning is not None:  # one thing under the two names that templates read
-        plain["reasoning_content"] = plain["reasoning"] = reasoning
+    if reasoning is not None:  # one thing under the names that templates read
+        plain["reasoning_content"] = plain["reasoning"] = plain["thinking"] = reasoning
     return plain
 
 
@@ -89,29 +129,83 @@ def _text_part(part: object, message_index: int, part_index: int) -> dict[str, A
     return {"type": "text", "text": text}
 
 
-def _normalize_tool_calls(tool_calls: object, index: int) -> list[dict[str, Any]]:
+def _normalize_tool_calls(tool_calls: object, index: int, style: MessageStyle) -> list[dict[str, Any]]:
     if not isinstance(tool_calls, list):
         raise _wrong(f"messages[{index}].tool_calls must be a list, got {type(tool_calls).__name__}")
     for i, call in enumerate(tool_calls):
         where = f"messages[{index}].tool_calls[{i}]"
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
-            raise _wrong(f"{where} must be an object with a function, got {call!r}")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            function["arguments"] = _parse_arguments(arguments, where)
-        elif arguments is None:
-            function["arguments"] = {}
+            raise _wrong(f"{where} must be an object with a function, got {call!r:.200}")
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise _wrong(f"{where}.function.name must be a non-empty string, got {function.get('name')!r:.200}")
+        arguments = _arguments(function.get("arguments"), where)
+        function["arguments"] = json.dumps(arguments, ensure_ascii=False) if style.arguments_are_text else arguments
+        call.setdefault("type", "function")
     return tool_calls
 
 
-def _parse_arguments(arguments: str, where: str) -> Any:
-    if not arguments.strip():
-        return {}
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError) as error:
-        raise _wrong(f"{where}.function.arguments must be JSON, got {arguments!r:.200} ({error})") from None
+def _arguments(arguments: object, where: str) -> dict[str, Any]:
+    """Return a call's arguments as the mapping that they are, or that their JSON text stands for."""
+    value = arguments
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise _wrong(f"{where}.function.arguments must be JSON, got {arguments!r:.200} ({error})") from None
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise _wrong(f"{where}.function.arguments must be a JSON object, got {arguments!r:.200}")
+    return plain_value(value)  # type: ignore[no-any-return]  # JSON text may be nested deeper than templates bear
+
+
+def _name_tool_results(messages: Sequence[dict[str, Any]]) -> None:
+    names: dict[Any, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = call["function"]["name"]
+        call_id = message.get("tool_call_id")
+        if message["role"] == "tool" and "name" not in message and isinstance(call_id, str) and call_id in names:
+            message["name"] = names[call_id]
+
+
+def _in_plain_words(message: dict[str, Any], style: MessageStyle) -> dict[str, Any]:
+    """Return a message whose calls, or the call's result that it is, are text where the template drops them."""
+    if "tool_calls" in message and not style.writes_calls:
+        calls = write_calls(message.pop("tool_calls"))
+        message["content"] = _with_text(message["content"], calls)
+    if message["role"] == "tool" and not style.has_tool_role:
+        name = message.get("name")
+        heading = f"Result of {name}:" if name else "Result of the call:"
+        content = message["content"]
+        text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+        text = f"{heading}\n{text}"
+        return {"role": "user", "content": text if isinstance(content, str) else [{"type": "text", "text": text}]}
+    return message
+
+
+def _with_text(content: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return f"{content}\n{text}" if content else text
+    return [*content, {"type": "text", "text": text}]
+
+
+def _shorten_call_ids(messages: Sequence[dict[str, Any]]) -> None:
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                call["id"] = short_call_id(call["id"])
+        if isinstance(message.get("tool_call_id"), str):
+            message["tool_call_id"] = short_call_id(message["tool_call_id"])
+
+
+def short_call_id(call_id: str) -> str:
+    """Return an id of nine letters and digits; equal ids stay equal, and one that is right stays as it is."""
+    if len(call_id) == _SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode()).hexdigest()[:_SHORT_ID_CHARS]
 
 
 def plain_value(value: object, depth: int = 0) -> Any:

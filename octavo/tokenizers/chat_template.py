@@ -5,19 +5,17 @@ The text holds the model's special tokens, beginning-of-sequence included, so it
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from octavo.errors import InvalidRequestError
-from octavo.tokenizers.chat_messages import ContentFormat, normalize_messages, plain_value
+from octavo.tokenizers.chat_messages import ContentFormat, MessageStyle, normalize_messages, plain_value
 from octavo.tokenizers.chat_messages import Message as Message  # part of this module's interface
-from octavo.tokenizers.template_budget import TemplateBudget
+from octavo.tokenizers.generic_tools import with_tools_described
+from octavo.tokenizers.template_source import compile_source, render_source
+from octavo.tokenizers.template_traits import TemplateTraits, template_traits
 from octavo.types.sampling_checks import as_bool, wrong
-
-if TYPE_CHECKING:
-    from octavo.tokenizers.template_environment import CompiledTemplate
 
 # Names that the renderer itself passes, or that mean something to Transformers' apply_chat_template: a request must
 # not reach them through chat_template_kwargs.
@@ -51,6 +49,8 @@ class ChatOptions:
     chat_template: Jinja source, or the name of one of the tokenizer's templates; None for the tokenizer's own
     content_format: whether the template takes content as a string or a list of parts; "auto" looks into the template
     template_arguments: further variables for the template (chat_template_kwargs)
+    describes_tools: a template that has no place for tools gets them as words of the system prompt; else they are
+        refused
     """
 
     chat_template: str | None = None
@@ -60,6 +60,7 @@ class ChatOptions:
     tools: Sequence[Mapping[str, Any]] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    describes_tools: bool = False
 
 
 def render_chat(tokenizer: ChatTokenizer, messages: Sequence[Message], options: ChatOptions | None = None) -> str:
@@ -74,7 +75,10 @@ def render_chat(tokenizer: ChatTokenizer, messages: Sequence[Message], options: 
     content_format = options.content_format
     if content_format == "auto":
         content_format = detect_content_format(source)
-    conversation = normalize_messages(messages, content_format)
+    tools = options.tools
+    conversation = normalize_messages(messages, content_format, _style(source, content_format, messages))
+    if tools and not template_traits(source).shows_tools:
+        conversation, tools = _in_system_prompt(source, conversation, options), None
     if options.continue_final_message:
         _mark_final_text(conversation[-1])
     special = {role: getattr(tokenizer, role) for role in ("bos_token", "eos_token", "unk_token", "pad_token")}
@@ -82,17 +86,22 @@ def render_chat(tokenizer: ChatTokenizer, messages: Sequence[Message], options: 
         **{role: token for role, token in special.items() if token is not None},
         **{name: plain_value(value) for name, value in options.template_arguments.items()},
         "messages": conversation,
-        "tools": plain_value(list(options.tools)) if options.tools else None,
+        "tools": plain_value(list(tools)) if tools else None,
         "documents": plain_value(list(options.documents)) if options.documents else None,
         "add_generation_prompt": options.add_generation_prompt and not options.continue_final_message,
     }
-    text = _render(source, variables)
+    text = render_source(source, variables)
     return _cut_at_mark(text) if options.continue_final_message else text
 
 
 def detect_content_format(source: str) -> ContentFormat:
     """Return "openai" if a template loops over a message's content, else "string"."""
-    return _compile(source).content_format
+    return compile_source(source).content_format
+
+
+def traits_of(tokenizer: ChatTokenizer, options: ChatOptions) -> TemplateTraits:
+    """Return what the template that options choose makes of tools; raises InvalidRequestError if there is none."""
+    return template_traits(_choose_template(tokenizer, options))
 
 
 def _check_options(options: ChatOptions) -> None:
@@ -137,6 +146,31 @@ def _choose_template(tokenizer: ChatTokenizer, options: ChatOptions) -> str:
     )
 
 
+def _in_system_prompt(source: str, messages: list[dict[str, Any]], options: ChatOptions) -> list[dict[str, Any]]:
+    """Return the conversation with tools in words, for a template that would drop them."""
+    if not options.describes_tools:
+        raise InvalidRequestError(
+            "the model's chat template does not describe tools, so the model would never hear of them; force a call "
+            '(tool_choice "required", or a function\'s name), use a model or a chat_template that knows tools, or '
+            "leave tools out",
+            "tools",
+        )
+    return with_tools_described(messages, options.tools or (), template_traits(source).has_system_role)
+
+
+def _style(source: str, content_format: ContentFormat, messages: Sequence[Message]) -> MessageStyle | None:
+    """Return how the template wants its messages; None for a conversation to which that makes no difference."""
+    is_plain = content_format == "string" and not any(_needs_style(message) for message in messages)
+    return None if is_plain else template_traits(source).style
+
+
+def _needs_style(message: object) -> bool:
+    """Whether a message has calls or a role that templates see differently. Other than mappings may have anything."""
+    if not isinstance(message, Mapping):
+        return True
+    return bool(message.get("tool_calls")) or message.get("role") in ("tool", "developer")
+
+
 def _mark_final_text(message: dict[str, Any]) -> None:
     content = message["content"]
     if isinstance(content, str):
@@ -157,17 +191,3 @@ def _cut_at_mark(text: str) -> str:
             "continue_final_message",
         )
     return text[:found] if text.startswith(_CUT_MARK, found) else text[:found].rstrip()
-
-
-def _render(source: str, variables: Mapping[str, Any]) -> str:
-    budget = TemplateBudget()
-    budget = TemplateBudget(input_units=budget.written_size(variables))
-    return _compile(source).render(variables, budget)
-
-
-@functools.lru_cache(maxsize=32)
-def _compile(source: str) -> CompiledTemplate:
-    # Jinja takes long to import and only chats need it.
-    from octavo.tokenizers.template_environment import CompiledTemplate
-
-    return CompiledTemplate(source)
