@@ -19,6 +19,7 @@ from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_promp
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.custom_processors import validate_with_processors
 from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
 from octavo.types.sampling_params import SamplingParams
@@ -42,15 +43,24 @@ class InputProcessor:
     """
 
     def __init__(
-        self, model: ModelConfig, scheduler: SchedulerConfig, tokenizer: Tokenizer | None, max_kv_tokens: int
+        self,
+        model: ModelConfig,
+        scheduler: SchedulerConfig,
+        tokenizer: Tokenizer | None,
+        max_kv_tokens: int,
+        reasoning_markers: ReasoningMarkers | None = None,
     ) -> None:
-        """model, scheduler: as started, max_model_len final; max_kv_tokens: longest sequence that the cache holds."""
+        """model, scheduler: as started, max_model_len final; max_kv_tokens: longest sequence that the cache holds
+
+        reasoning_markers: of the model's reasoning, for requests with a thinking budget that do not bring their own
+        """
         self.max_sequence_len = min(model.max_model_len, max_kv_tokens)
         self._model = model
         self._tokenizer = tokenizer
         self._priorities = scheduler.policy == "priority"
         self._counter = itertools.count()
         self._longest_token_chars: int | None = None  # found when first needed
+        self.reasoning_markers = reasoning_markers
 
     def process(
         self,
@@ -184,11 +194,24 @@ class InputProcessor:
                 f"max_model_len={self._model.max_model_len} leaves room for {room}",
                 "min_tokens",
             )
+        self._check_thinking_budget(params)
         params.verify_for_model(self._model.vocab_size, self._model.max_logprobs)
         validate_with_processors(self._model.logits_processors, params)
         # the policy: the prompt is never shortened, the output is cut at the context's end
         params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         return params
+
+    def _check_thinking_budget(self, params: SamplingParams) -> None:
+        """Tell a request with a budget what ends the reasoning, unless its entry point did; raises if nobody knows."""
+        if params.thinking_token_budget is None or params.reasoning_markers is not None:
+            return
+        if self.reasoning_markers is None:
+            raise InvalidRequestError(
+                "thinking_token_budget needs a model whose reasoning format is known: its chat template shows none; "
+                "name one with reasoning_parser, or leave the budget out",
+                "thinking_token_budget",
+            )
+        params.set_reasoning_markers(self.reasoning_markers)
 
 
 def tokenize_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

@@ -201,7 +201,11 @@ def new_request_state(
 def _new_text_state(request: EngineCoreRequest, tokenizer: Tokenizer) -> TextState:
     params = request.sampling_params
     # spaces_between_special_tokens has nothing to do: no supported decoder puts spaces between tokens
-    detokenizer = tokenizer.detokenizer(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+    detokenizer = tokenizer.detokenizer(
+        request.prompt_token_ids,
+        skip_special_tokens=params.skip_special_tokens,
+        shown_tokens=params.shown_special_tokens,
+    )
     return TextState(detokenizer, params.stop_strings, params.include_stop_str_in_output, params.min_tokens)
 
 

@@ -1,6 +1,6 @@
 """What masks or shifts one request's logits before penalties: each is made once per request and knows nothing else.
 
-Order (as in vLLM): allowed ids, bad words, min_tokens, logit_bias, then custom processors.
+Order (as in vLLM): allowed ids, bad words, min_tokens, logit_bias, thinking budget, then custom processors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from octavo.ops.interface import Float
+from octavo.sampling.thinking_budget import ThinkingBudget
 from octavo.types.step import NewRequestData
 
 
@@ -89,4 +90,10 @@ def make_row_processors(request: NewRequestData) -> list[RowProcessor]:
         processors.append(MinTokens(params.min_tokens, ends))
     if params.logit_bias:
         processors.append(LogitBias(params.logit_bias))
+    markers = params.reasoning_markers
+    if params.thinking_token_budget is not None and markers is not None:
+        prompt_ids = request.token_ids[: request.num_prompt_tokens]
+        processors.append(
+            ThinkingBudget(params.thinking_token_budget, markers.start_token_ids, markers.end_token_ids, prompt_ids)
+        )
     return processors

@@ -86,6 +86,7 @@ class Tokenizer:
         self._rules = read_decoder_rules(self.backend)
         self._all_pieces = TokenPieces(self.backend, self._rules or DecoderRules(), frozenset())
         self._text_pieces = TokenPieces(self.backend, self._rules or DecoderRules(), frozenset(self.all_special_ids))
+        self._partly_shown: dict[frozenset[int], TokenPieces] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -137,16 +138,38 @@ class Tokenizer:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def detokenizer(
-        self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        shown_tokens: frozenset[str] = frozenset(),
     ) -> IncrementalDetokenizer:
-        """Return the incremental decoder of an output that continues a prompt."""
+        """Return the incremental decoder of an output that continues a prompt.
+
+        shown_tokens: special tokens that are not skipped
+        """
         if self._rules is None:
             raise UnsupportedError(
                 f"{self.name_or_path}: the tokenizer's decoder is not one of those of generative models (byte-level, "
                 "or SentencePiece style with U+2581 for spaces), so its text cannot be decoded token by token"
             )
-        pieces = self._text_pieces if skip_special_tokens else self._all_pieces
+        pieces = self._all_pieces
+        if skip_special_tokens:
+            pieces = self._pieces_with(shown_tokens) if shown_tokens else self._text_pieces
         return IncrementalDetokenizer(pieces, self._rules, prompt_token_ids)
+
+    def _pieces_with(self, shown_tokens: frozenset[str]) -> TokenPieces:
+        """Return the pieces of all tokens but the special ones that are not shown; kept, for there are few sets."""
+        hidden = frozenset(
+            token_id
+            for token_id, token in zip(self.all_special_ids, self.all_special_tokens, strict=True)
+            if token not in shown_tokens
+        )
+        pieces = self._partly_shown.get(hidden)
+        if pieces is None:
+            pieces = TokenPieces(self.backend, self._rules or DecoderRules(), hidden)
+            self._partly_shown[hidden] = pieces
+        return pieces
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the true bytes of a token, part of a character or not; empty for an id without a token."""

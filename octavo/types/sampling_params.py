@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
 from octavo.types import sampling_checks as checks
+from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.structured_params import StructuredOutputsParams
 
 logger = get_logger(__name__)
@@ -33,7 +34,6 @@ LOGIT_BIAS_LIMIT = 100.0
 UNSUPPORTED_FIELDS = (
     "prompt_logprob_token_ids",
     "prompt_logprob_start",
-    "thinking_token_budget",
     "watermarking",
     "routed_experts_prompt_start",
     "trace_decode_token_ids",
@@ -93,6 +93,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     logit_bias: {token id: addend}, clamped to +-100
     extra_args: read by custom logits processors and connectors
     skip_reading_prefix_cache: None = only when prompt logprobs are asked for
+    thinking_token_budget: most tokens of reasoning; then its end is forced. -1 = no limit
     """
 
     n: int = 1
@@ -134,6 +135,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     trace_decode_token_ids: list[int] | None = None
     skip_clone: bool = False
     _bad_words_token_ids: list[list[int]] | None = None
+    _reasoning_markers: ReasoningMarkers | None = None
+    _shown_special_tokens: list[str] = []
 
     def __post_init__(self) -> None:
         self.verify()
@@ -191,6 +194,23 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         if not all(sequences):
             raise checks.wrong("bad_words", "made of words that give at least one token", sequences)
         self._bad_words_token_ids = [list(sequence) for sequence in sequences]
+
+    @property
+    def reasoning_markers(self) -> ReasoningMarkers | None:
+        """Return what begins and ends the model's reasoning; set by whoever knows its format."""
+        return self._reasoning_markers
+
+    def set_reasoning_markers(self, markers: ReasoningMarkers) -> None:
+        self._reasoning_markers = markers
+
+    @property
+    def shown_special_tokens(self) -> frozenset[str]:
+        """Return the special tokens that the text has although skip_special_tokens leaves out the others."""
+        return frozenset(self._shown_special_tokens)
+
+    def show_special_tokens(self, tokens: Iterable[str]) -> None:
+        """Keep these special tokens in the text, for a parser that looks for them."""
+        self._shown_special_tokens = sorted(tokens)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -250,6 +270,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         self.min_tokens = checks.as_int("min_tokens", self.min_tokens, 0, MAX_COUNT)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise checks.wrong("min_tokens", f"at most max_tokens={self.max_tokens}", self.min_tokens)
+        budget = checks.as_optional_int("thinking_token_budget", self.thinking_token_budget, -1, MAX_COUNT)
+        self.thinking_token_budget = None if budget == -1 else budget
         self.stream_interval = checks.as_optional_int("stream_interval", self.stream_interval, 1, MAX_COUNT)
 
     def _verify_stops(self) -> None:

@@ -93,6 +93,7 @@ SAMPLING_OPTIONS: tuple[SamplingOption, ...] = (
     SamplingOption("prompt_logprobs", int, "the same for each prompt token"),
     SamplingOption("logprob_token_ids", token_ids, "log-probabilities of exactly these token ids"),
     SamplingOption("repetition_detection", json_object, "JSON object: max_pattern_size, min_pattern_size, min_count"),
+    SamplingOption("thinking_token_budget", int, "most tokens of reasoning, whose end is then forced; -1: no limit"),
     SamplingOption("extra_args", json_object, "JSON object for custom logits processors"),
 )
 

@@ -20,7 +20,7 @@ COMMON_FIELDS = (
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "min_tokens", "n", "seed", "stop"),
     *("stream_interval", "temperature", "top_p", "top_k", "min_p", "stop_token_ids", "include_stop_str_in_output"),
     *("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "prompt_logprobs", "logprob_token_ids"),
-    *("allowed_token_ids", "bad_words", "repetition_detection"),
+    *("allowed_token_ids", "bad_words", "repetition_detection", "thinking_token_budget"),
 )
 
 

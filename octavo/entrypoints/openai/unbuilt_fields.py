@@ -28,7 +28,6 @@ UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "guided_whitespace_pattern": ((), _STRUCTURED),
     "kv_transfer_params": (({},), "KV transfer is not built"),
     "ec_transfer_params": (({},), _MULTIMODAL),
-    "thinking_token_budget": ((), "reasoning parsers are not built"),
     "watermarking": ((), "watermarks are not built"),
     "routed_experts_prompt_start": ((0,), "mixture-of-experts models are not built"),
     "return_token_offsets": ((), "offsets of prompt tokens are not built"),

@@ -91,6 +91,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     repetition_detection: dict[str, int] | None = None
+    thinking_token_budget: int | None = None
     vllm_xargs: dict[str, Any] | None = None
     echo: bool | None = None
 
@@ -106,7 +107,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
-    thinking_token_budget: Any = None
     watermarking: Any = None
     routed_experts_prompt_start: Any = None
     return_token_offsets: Any = None

@@ -1,0 +1,83 @@
+"""The thinking budget: which id is forced after which tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from octavo.sampling.thinking_budget import ThinkingBudget
+
+START, END = [1, 2], [3, 4]
+
+
+def forced(
+    budget: int, output: list[int], prompt: list[int] | None = None, start: list[int] | None = None
+) -> int | None:
+    """Return the only id that is left after this output, seen at once, or None when none is forced."""
+    made = ThinkingBudget(budget, START if start is None else start, END, prompt or [9])
+    return left(made, output)
+
+
+def left(processor: ThinkingBudget, output: list[int]) -> int | None:
+    logits = np.arange(12, dtype=np.float32)
+    processor.apply(logits, output)
+    finite = np.flatnonzero(np.isfinite(logits)).tolist()
+    assert len(finite) in (1, 12)
+    return finite[0] if len(finite) == 1 else None
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([], None),
+        ([7, 7, 7, 7], None),  # not in the reasoning
+        ([1, 2], None),
+        ([1, 2, 7], None),
+        ([1, 2, 7, 7], 3),
+        ([1, 2, 7, 7, 3], 4),  # in the midst of the marker
+        ([1, 2, 7, 7, 3, 4], None),
+        ([1, 2, 7, 7, 3, 4, 7, 7, 7], None),
+        ([1, 2, 7, 3], None),  # it may be ending by itself, and one token is left
+        ([1, 2, 7, 3, 7], 3),  # it was not: both count
+        ([1, 2, 7, 3, 4, 1, 2], None),  # a second section, one token left
+        ([1, 2, 7, 3, 4, 1, 2, 7], 3),
+        ([1, 2, 7, 7, 3, 4, 8, 1, 2], 3),  # a second section, nothing left
+    ],
+)
+def test_the_end_is_forced_when_two_tokens_were_spent(output: list[int], expected: int | None):
+    assert forced(2, output) == expected
+
+
+def test_reasoning_that_the_prompt_began_counts_from_the_first_token():
+    assert forced(0, [], prompt=[9, 1, 2, 8]) == 3
+    assert forced(1, [7], prompt=[9, 1, 2]) == 3
+    assert forced(0, [], prompt=[9, 1, 2, 3, 4, 8]) is None  # begun and ended
+    assert forced(0, [], prompt=[1, 2, 3, 4, 1, 2]) == 3
+
+
+def test_a_format_without_an_opening_marker_reasons_from_the_start():
+    assert forced(1, [], start=[]) is None
+    assert forced(1, [7], start=[]) == 3
+    assert forced(1, [7, 3, 4, 7], start=[]) is None
+
+
+def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
+    """A row that returns after a preemption sees all of its tokens at once, and drafts may be taken back."""
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        output = generator.integers(1, 6, 30).tolist()
+        budget = int(generator.integers(0, 8))
+        seen_one_by_one = ThinkingBudget(budget, START, END, [9])
+        for length in [*range(31), 12, 20]:
+            assert left(seen_one_by_one, output[:length]) == forced(budget, output[:length]), (output, length, budget)
+
+
+def test_a_generation_under_a_budget_has_exactly_that_much_reasoning():
+    made = ThinkingBudget(5, START, END, [9])
+    output = [1, 2]
+    while (token := left(made, output)) is None and len(output) < 50:
+        output.append(7)
+    while token is not None:
+        output.append(token)
+        token = left(made, output)
+    assert output == [1, 2, *[7] * 5, 3, 4]
