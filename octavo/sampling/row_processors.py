@@ -92,8 +92,5 @@ def make_row_processors(request: NewRequestData) -> list[RowProcessor]:
         processors.append(LogitBias(params.logit_bias))
     markers = params.reasoning_markers
     if params.thinking_token_budget is not None and markers is not None:
-        prompt_ids = request.token_ids[: request.num_prompt_tokens]
-        processors.append(
-            ThinkingBudget(params.thinking_token_budget, markers.start_token_ids, markers.end_token_ids, prompt_ids)
-        )
+        processors.append(ThinkingBudget(params.thinking_token_budget, markers))
     return processors

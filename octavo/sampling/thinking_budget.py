@@ -10,23 +10,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.ops.interface import Float
+from octavo.types.reasoning import ReasoningMarkers
 
 
 class ThinkingBudget:
     """Forces the end marker once `budget` tokens were generated inside the reasoning.
 
-    start_ids: marker that begins it; empty: it begins with the output. end_ids: marker that ends it, never empty
-    prompt_ids: the prompt, in which a template may have begun the reasoning already
     Several sections of reasoning share the budget. Markers do not count.
     """
 
-    def __init__(
-        self, budget: int, start_ids: Sequence[int], end_ids: Sequence[int], prompt_ids: Sequence[int]
-    ) -> None:
+    def __init__(self, budget: int, markers: ReasoningMarkers) -> None:
         self._budget = budget
-        self._start_ids = list(start_ids)
-        self._end_ids = list(end_ids)
-        self._begins_inside = not start_ids or _is_open(prompt_ids, self._start_ids, self._end_ids)
+        self._start_ids = markers.start_token_ids
+        self._end_ids = markers.end_token_ids
+        self._begins_inside = markers.begins_inside
         self._restart()
 
     def apply(self, logits: Float, output_ids: Sequence[int]) -> None:
@@ -65,22 +62,6 @@ class ThinkingBudget:
             self._num_earlier += begin - self._section_start
         self._is_inside = not self._is_inside
         self._section_start = end
-
-
-def _is_open(token_ids: Sequence[int], start_ids: list[int], end_ids: list[int]) -> bool:
-    """Tell whether a prompt ends inside reasoning."""
-    tail = list(token_ids)
-    start = _last_place(tail, start_ids)
-    return start >= 0 and _last_place(tail, end_ids) < start
-
-
-def _last_place(token_ids: list[int], marker: list[int]) -> int:
-    """Return where the marker stands last, -1 for nowhere."""
-    size = len(marker)
-    for place in range(len(token_ids) - size, -1, -1):
-        if token_ids[place] == marker[0] and token_ids[place : place + size] == marker:
-            return place
-    return -1
 
 
 def _num_matched(token_ids: Sequence[int], marker: list[int]) -> int:

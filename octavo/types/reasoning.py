@@ -6,10 +6,14 @@ import msgspec
 
 
 class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
-    """The ids around a model's reasoning.
+    """The ids around a model's reasoning, and where an output begins.
 
-    start_token_ids: empty when the reasoning begins with the output; end_token_ids: never empty
+    start_token_ids: empty when nothing but the prompt can begin it; end_token_ids: never empty
+    begins_inside: the output begins inside the reasoning
+    may_begin: it begins outside, and its first tokens may be the start
     """
 
     start_token_ids: list[int]
     end_token_ids: list[int]
+    begins_inside: bool = False
+    may_begin: bool = False

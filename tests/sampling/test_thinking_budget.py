@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from octavo.sampling.thinking_budget import ThinkingBudget
+from octavo.types.reasoning import ReasoningMarkers
 
 START, END = [1, 2], [3, 4]
 
 
-def forced(
-    budget: int, output: list[int], prompt: list[int] | None = None, start: list[int] | None = None
-) -> int | None:
+def forced(budget: int, output: list[int], begins_inside: bool = False, start: list[int] = START) -> int | None:
     """Return the only id that is left after this output, seen at once, or None when none is forced."""
-    made = ThinkingBudget(budget, START if start is None else start, END, prompt or [9])
-    return left(made, output)
+    return left(ThinkingBudget(budget, ReasoningMarkers(start, END, begins_inside)), output)
 
 
 def left(processor: ThinkingBudget, output: list[int]) -> int | None:
@@ -49,16 +47,15 @@ def test_the_end_is_forced_when_two_tokens_were_spent(output: list[int], expecte
 
 
 def test_reasoning_that_the_prompt_began_counts_from_the_first_token():
-    assert forced(0, [], prompt=[9, 1, 2, 8]) == 3
-    assert forced(1, [7], prompt=[9, 1, 2]) == 3
-    assert forced(0, [], prompt=[9, 1, 2, 3, 4, 8]) is None  # begun and ended
-    assert forced(0, [], prompt=[1, 2, 3, 4, 1, 2]) == 3
+    assert forced(0, [], begins_inside=True) == 3
+    assert forced(1, [], begins_inside=True) is None
+    assert forced(1, [7], begins_inside=True) == 3
+    assert forced(1, [7, 3, 4, 7], begins_inside=True) is None
 
 
-def test_a_format_without_an_opening_marker_reasons_from_the_start():
-    assert forced(1, [], start=[]) is None
-    assert forced(1, [7], start=[]) == 3
-    assert forced(1, [7, 3, 4, 7], start=[]) is None
+def test_a_format_without_an_opening_marker_ends_once():
+    assert forced(1, [7], begins_inside=True, start=[]) == 3
+    assert forced(1, [7, 3, 4, 7, 7], begins_inside=True, start=[]) is None
 
 
 def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
@@ -67,13 +64,13 @@ def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
     for _ in range(300):
         output = generator.integers(1, 6, 30).tolist()
         budget = int(generator.integers(0, 8))
-        seen_one_by_one = ThinkingBudget(budget, START, END, [9])
+        seen_one_by_one = ThinkingBudget(budget, ReasoningMarkers(START, END))
         for length in [*range(31), 12, 20]:
             assert left(seen_one_by_one, output[:length]) == forced(budget, output[:length]), (output, length, budget)
 
 
 def test_a_generation_under_a_budget_has_exactly_that_much_reasoning():
-    made = ThinkingBudget(5, START, END, [9])
+    made = ThinkingBudget(5, ReasoningMarkers(START, END))
     output = [1, 2]
     while (token := left(made, output)) is None and len(output) < 50:
         output.append(7)
