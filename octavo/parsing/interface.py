@@ -5,13 +5,15 @@ How a server uses this package:
 1. at start: `registry.load_plugin(path)` for the operator's own formats; then
    `registry.resolve_tool_parser(name, chat_template) -> ToolFormat | None` and
    `registry.resolve_reasoning_parser(name, chat_template) -> ReasoningFormat | None` ("auto" chooses by the template);
-2. a request that must call: `forced.forced_calls_schema(tools, function_name, parallel) -> JSON schema` becomes its
-   structured output (function_name None: any of them, tool_choice "required"), and
-   `forced.forced_calls_format(function_name) -> ToolFormat` takes the place of the model's own format;
+   `reasoning_tokens.reasoning_tokens(reasoning, tokenizer)` for the usage's reasoning_tokens;
+2. a request that must call: `forced.forced_calls_schema(tools, function_name, parallel=...)` is its structured output
+   (function_name None: any of the tools, tool_choice "required"), and `forced.forced_calls_format(function_name)`
+   takes the place of the model's own tool format;
 3. the request's text must show the formats' marker tokens, which skip_special_tokens leaves out:
-   `parser.shown_tokens(tool_format, reasoning_format) -> frozenset[str]` names them;
-4. per choice: `parser.create_parser(tool_format, reasoning_format, tools=..., prompt_text=...) -> OutputParser`, then
-   `feed(text, token_ids)` for every delta and `finish()` once. tool_format None: no calls, their text is content;
+   `parser.shown_tokens(tool_format, reasoning)` names them;
+4. per choice: `parser.create_parser(tool_format, reasoning, tools=tools_of_request(request.tools),
+   is_reasoning=starts_in_reasoning(reasoning, prompt_text, chat_template_kwargs))`, then `feed(text, token_ids)` for
+   every delta and `finish()` once. tool_format None: no calls, their text is content;
 5. not streamed: the same parser, `collect([*parser.feed(whole_text, ids), *parser.finish()])`.
 
 Finish reason: "tool_calls" when a call was started and the engine says "stop"; "length" and "abort" stay what they are.

@@ -1,0 +1,119 @@
+"""Calls as FunctionGemma and Gemma 4 write them: `call:name{key:<escape>text<escape>,other:5}`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from octavo.parsing.formats import CallContext
+from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
+from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
+from octavo.parsing.schema_types import ANY_TYPE, json_of_text
+
+_NAME = re.compile(r"[^\s{}\[\],:<]*")
+_BARE = re.compile(r"[^,{}\[\]]*")
+_MAX_BARE_CHARACTERS = 8192
+_MAX_NESTING = 40
+
+
+@dataclass(frozen=True, slots=True)
+class BraceCalls:
+    """Objects with bare keys; strings stand between two of the same token, so they need no escapes.
+
+    string_mark: that token
+    before_name: what every call begins with
+    Values are strings, numbers, true, false, null, objects and arrays. Other bare text is a string.
+    """
+
+    string_mark: str
+    before_name: str = "call:"
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return (self.string_mark, self.before_name)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.before_name,)
+
+    def read(self, context: CallContext) -> Steps[None]:
+        reader, writer = context.reader, context.writer
+        yield from reader.expect(self.before_name)
+        name = yield from reader.run(_NAME, MAX_KEY_CHARACTERS)
+        if not context.may_call(name):
+            raise MalformedCallError
+        if (yield from reader.character()) != "{":
+            raise MalformedCallError
+        writer.start_call(name)
+        yield from self._read_object(reader, writer.arguments, _MAX_NESTING)
+        writer.end_call()
+
+    def _read_value(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+        yield from reader.skip_space()
+        if (yield from reader.peek((self.string_mark,))):
+            yield from self._read_string(reader, emit)
+            return
+        first = yield from reader.character()
+        if first == "{":
+            yield from self._read_object(reader, emit, depth)
+        elif first == "[":
+            yield from self._read_array(reader, emit, depth)
+        else:
+            text = (yield from reader.run(_BARE, _MAX_BARE_CHARACTERS)).strip()
+            if not text:
+                raise MalformedCallError
+            emit(json_of_text(text, ANY_TYPE))
+
+    def _read_string(self, reader: Reader, emit: Emit) -> Steps[None]:
+        """Pass on the string that begins here with its mark."""
+        reader.take(reader.at + len(self.string_mark))
+        emit('"')
+        if (yield from reader.until(Stops((self.string_mark,)), lambda text: emit(json_string_part(text)))) is None:
+            raise MalformedCallError
+        reader.take(reader.at + len(self.string_mark))
+        emit('"')
+
+    def _read_object(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+        if depth == 0:
+            raise MalformedCallError
+        reader.take(reader.at + 1)
+        emit("{")
+        separator = ""
+        while True:
+            yield from reader.skip_space()
+            if (yield from reader.accept(("}",))):
+                break
+            emit(separator)
+            separator = ", "
+            if (yield from reader.peek((self.string_mark,))):
+                yield from self._read_string(reader, emit)
+            else:
+                emit(json_string((yield from reader.run(_NAME, MAX_KEY_CHARACTERS))))
+            yield from reader.skip_space()
+            yield from reader.expect(":")
+            emit(": ")
+            yield from self._read_value(reader, emit, depth - 1)
+            yield from reader.skip_space()
+            if (yield from reader.accept((",",))) is None:
+                yield from reader.expect("}")
+                break
+        emit("}")
+
+    def _read_array(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+        if depth == 0:
+            raise MalformedCallError
+        reader.take(reader.at + 1)
+        emit("[")
+        separator = ""
+        while True:
+            yield from reader.skip_space()
+            if (yield from reader.accept(("]",))):
+                break
+            emit(separator)
+            separator = ", "
+            yield from self._read_value(reader, emit, depth - 1)
+            yield from reader.skip_space()
+            if (yield from reader.accept((",",))) is None:
+                yield from reader.expect("]")
+                break
+        emit("]")

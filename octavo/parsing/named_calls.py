@@ -1,0 +1,109 @@
+"""Calls with the name before the arguments: `name<separator>{...}`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.parsing.formats import CallContext
+from octavo.parsing.json_calls import NO_ARGUMENTS, JsonCalls
+from octavo.parsing.json_text import MAX_KEY_CHARACTERS, read_container
+from octavo.parsing.reader import MalformedCallError, Steps, Stops
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls:
+    """A name, what stands between it and the arguments, and the arguments as JSON.
+
+    before_name: markers before the name, each may be missing
+    after_name: any of these ends the name; the last one may be `{`, which belongs to the arguments
+    before_id: what separates the name from an id that the model writes ("" when it writes none)
+    before_arguments, after_arguments: what may stand around the arguments, such as the fence of a code block
+    without_arguments: markers that may end a call in the place of its arguments; they are left to the format
+    id_is_name: the name is written as an id, `functions.name:0`, which is the call's id
+    """
+
+    after_name: tuple[str, ...]
+    before_name: tuple[str, ...] = ()
+    before_id: str = ""
+    before_arguments: tuple[str, ...] = ()
+    after_arguments: tuple[str, ...] = ()
+    without_arguments: tuple[str, ...] = ()
+    id_is_name: bool = False
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return (*self.before_name, *self.after_name, self.before_id, *self.without_arguments)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, context: CallContext) -> Steps[None]:
+        reader, writer = context.reader, context.writer
+        for marker in self.before_name:
+            yield from reader.accept((marker,))
+        name, call_id = yield from self._read_name(context)
+        yield from reader.skip_space()
+        for marker in self.before_arguments:
+            yield from reader.accept((marker,))
+            yield from reader.skip_space()
+        if (yield from reader.character()) == "{":
+            writer.start_call(name, call_id)
+            yield from read_container(reader, writer.arguments)
+        elif self.without_arguments and (yield from reader.peek(self.without_arguments)):
+            writer.start_call(name, call_id)
+            writer.arguments(NO_ARGUMENTS)
+        else:
+            raise MalformedCallError
+        writer.end_call()
+        for marker in self.after_arguments:
+            yield from reader.skip_space()
+            yield from reader.accept((marker,))
+
+    def _read_name(self, context: CallContext) -> Steps[tuple[str, str | None]]:
+        """Read the name, and the id if the model writes one."""
+        reader = context.reader
+        ends = (*self.after_name, self.before_id) if self.before_id else self.after_name
+        text, end = yield from reader.short_text(Stops(ends), MAX_KEY_CHARACTERS)
+        if end != "{":
+            reader.take(reader.at + len(end))
+        call_id: str | None = None
+        if end == self.before_id and self.before_id:
+            written, end = yield from reader.short_text(Stops(self.after_name), MAX_KEY_CHARACTERS)
+            call_id = written.strip() or None
+            if end != "{":
+                reader.take(reader.at + len(end))
+        name = text.strip()
+        if self.id_is_name:
+            call_id, name = name, _name_in_id(name)
+        if not context.may_call(name) or any(character.isspace() for character in name):
+            raise MalformedCallError
+        return name, call_id
+
+
+def _name_in_id(call_id: str) -> str:
+    """Return `name` of `functions.name:0`; names may have dots and colons of their own."""
+    name, colon, number = call_id.rpartition(":")
+    if not colon or not number.isdigit():
+        name = call_id
+    return name.removeprefix("functions.")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOrNamedCalls:
+    """Either form behind the same marker: an array or object of JSON, or a name and arguments."""
+
+    json: JsonCalls
+    named: NamedCalls
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return self.named.literals
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return self.json.starts
+
+    def read(self, context: CallContext) -> Steps[None]:
+        is_json = (yield from context.reader.character()) in "[{"
+        yield from (self.json if is_json else self.named).read(context)

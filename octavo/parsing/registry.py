@@ -1,0 +1,117 @@
+"""Formats by name: those of this package, and the operator's own from a plug-in file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from octavo.errors import ConfigError, OctavoError, UnsupportedError
+from octavo.log import get_logger
+from octavo.parsing.formats import ToolFormat
+from octavo.parsing.reasoning import REASONING_FORMATS, ReasoningFormat
+from octavo.parsing.template_signs import reasoning_name_for, tool_name_for
+from octavo.parsing.tool_formats import TOOL_FORMATS
+
+logger = get_logger(__name__)
+
+AUTO = "auto"
+# Names of vLLM 0.32 for formats that are not declared here.
+_UNBUILT_TOOLS = frozenset(
+    {
+        *("dots", "deepseek_v4", "deepseek_v41", "cohere_command4", "ling3", "hf", "poolside_v1", "hy_v3", "hy_v4"),
+        *("kimi_k3", "k2_horizon", "minimax_m3", "minicpm5", "muse_glimmer", "inkling"),
+    }
+)
+_UNBUILT_REASONING = frozenset(
+    {
+        *("deepseek_v4", "deepseek_v41", "poolside_v1", "cohere_command4", "ling3", "granite_thinking_parser", "hf"),
+        *("hy_v3", "hy_v4", "kimi_k3", "k2_horizon", "minicpmv", "minimax_m2_append_think", "minimax_m3", "plamo3"),
+        *("muse_glimmer", "inkling"),
+    }
+)
+
+
+def tool_parser_names() -> tuple[str, ...]:
+    """Return the names that `--tool-call-parser` takes, besides "auto"."""
+    return tuple(sorted(TOOL_FORMATS))
+
+
+def reasoning_parser_names() -> tuple[str, ...]:
+    """Return the names that `--reasoning-parser` takes, besides "auto"."""
+    return tuple(sorted(REASONING_FORMATS))
+
+
+def register_tool_format(tool_format: ToolFormat) -> None:
+    """Add a format under its name, or replace the one of that name; for plug-ins."""
+    TOOL_FORMATS[tool_format.name] = tool_format
+
+
+def register_reasoning_format(reasoning: ReasoningFormat) -> None:
+    """Add a format under its name, or replace the one of that name; for plug-ins."""
+    REASONING_FORMATS[reasoning.name] = reasoning
+
+
+def resolve_tool_parser(name: str | None, chat_template: str | None = None) -> ToolFormat | None:
+    """Return the tool format of a name; with "auto" the one that the chat template describes, None if it is unknown.
+
+    None and "" stand for none. Raises ConfigError for an unknown name, UnsupportedError for one of vLLM's that is not
+    built.
+    """
+    if not name:
+        return None
+    if name != AUTO:
+        if name not in TOOL_FORMATS:
+            raise _unknown("tool-call-parser", name, _UNBUILT_TOOLS, tool_parser_names())
+        return TOOL_FORMATS[name]
+    chosen = tool_name_for(chat_template or "")
+    logger.info("tool-call parser: %s (from the chat template)", chosen or "none")
+    return TOOL_FORMATS[chosen] if chosen else None
+
+
+def resolve_reasoning_parser(name: str | None, chat_template: str | None = None) -> ReasoningFormat | None:
+    """Return the reasoning format of a name, as `resolve_tool_parser` does for calls."""
+    if not name:
+        return None
+    if name != AUTO:
+        if name not in REASONING_FORMATS:
+            raise _unknown("reasoning-parser", name, _UNBUILT_REASONING, reasoning_parser_names())
+        return REASONING_FORMATS[name]
+    chosen = reasoning_name_for(chat_template or "")
+    logger.info("reasoning parser: %s (from the chat template)", chosen or "none")
+    return REASONING_FORMATS[chosen] if chosen else None
+
+
+def _unknown(option: str, name: str, unbuilt: frozenset[str], names: tuple[str, ...]) -> OctavoError:
+    choices = f'"auto", {", ".join(names)}; others can come from a plug-in'
+    if name in unbuilt:
+        return UnsupportedError(f"--{option} {name}: this format is not built; there are {choices}")
+    return ConfigError(f"--{option} {name!r}: expected one of {choices}")
+
+
+def load_plugin(path: str | Path) -> None:
+    """Run a Python file that the operator names; it registers formats (`register_tool_format` and so on).
+
+    It runs with the server's rights, so its name never comes from a request. Raises ConfigError when the file is
+    missing, does not run, or registers nothing.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"parser plug-in {file}: no such file")
+    before = {**TOOL_FORMATS}, {**REASONING_FORMATS}
+    module_name = f"octavo_parser_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"parser plug-in {file}: expected a Python file (*.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise ConfigError(f"parser plug-in {file}: {type(error).__name__}: {error}") from error
+    if before == (TOOL_FORMATS, REASONING_FORMATS):
+        raise ConfigError(
+            f"parser plug-in {file} registers nothing: it should call octavo.parsing.registry.register_tool_format or "
+            "register_reasoning_format"
+        )

@@ -1,0 +1,63 @@
+"""Which formats a chat template describes, seen by the markers in its text."""
+
+# ruff: noqa: RUF001  (DeepSeek's and Step's markers are written with full-width bars)
+from __future__ import annotations
+
+# (texts that all have to be in the template, parser); the first that fits counts, so special ones come first
+_TOOL_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("<|channel|>", "<|constrain|>"), "openai"),
+    (("<|tool_calls_section_begin|>",), "kimi_k2"),
+    (("｜DSML｜",), "deepseek_v32"),
+    (("<｜tool▁calls▁begin｜>", "```json"), "deepseek_v3"),
+    (("<｜tool▁calls▁begin｜>",), "deepseek_v31"),
+    (("<steptml:invoke",), "step3"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<minimax:tool_call>",), "minimax_m2"),
+    (("<seed:tool_call>",), "seed_oss"),
+    (("<longcat_tool_call>",), "longcat"),
+    (("<arg_key>",), "glm45"),
+    (("<tool_call>", "<function="), "qwen3_coder"),
+    (("<start_function_call>",), "functiongemma"),
+    (("<|tool_call>",), "gemma4"),
+    (("<|tool_call_start|>",), "lfm2"),
+    (("<|START_ACTION|>",), "cohere_command3"),
+    (("<|action_start|>",), "internlm"),
+    (("<function_calls>",), "olmo3"),
+    (("<tool_calls>",), "minimax_m1"),
+    (("<|tool_call|>",), "granite"),
+    (("<tool_call>",), "hermes"),
+    (("<function_call>",), "granite-20b-fc"),
+    (("functools",), "phi4_mini_json"),
+    (("<|header_start|>", "<|python_start|>"), "llama4_pythonic"),
+    (("<|python_tag|>",), "llama3_json"),
+    (('"parameters": dictionary of argument name',), "llama3_json"),
+)
+_REASONING_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("<|channel|>", "analysis"), "openai_gptoss"),
+    (("<|channel>thought",), "gemma4"),
+    (("[THINK]",), "mistral"),
+    (("<seed:think>",), "seed_oss"),
+    (("<|START_THINKING|>",), "cohere_command3"),
+    (("Here is my thought process:",), "granite"),
+    (("<think>", "<answer>"), "hunyuan_a13b"),
+    (("<think>", "<minimax:tool_call>"), "minimax_m2"),
+    (("<think>", "<|tool_calls_section_begin|>"), "kimi_k2"),
+    (("<think>", "<arg_key>"), "glm45"),
+    (("<think>", "<｜tool▁calls▁begin｜>"), "deepseek_v3"),
+    # The prompt tells whether it opens the reasoning; otherwise these models write <think> themselves.
+    (("<think>",), "qwen3"),
+    # A template that only takes old reasoning out: the first DeepSeek R1 and its kin, which write no <think>.
+    (("</think>",), "deepseek_r1"),
+)
+
+
+def tool_name_for(chat_template: str) -> str | None:
+    return _first(_TOOL_SIGNS, chat_template)
+
+
+def reasoning_name_for(chat_template: str) -> str | None:
+    return _first(_REASONING_SIGNS, chat_template)
+
+
+def _first(signs: tuple[tuple[tuple[str, ...], str], ...], template: str) -> str | None:
+    return next((name for texts, name in signs if all(text in template for text in texts)), None)

@@ -1,0 +1,178 @@
+"""The tool-call formats, one declaration each. Names are those of vLLM 0.32's tool parsers.
+
+Sources: the models' chat templates and model cards, as far as they are public, and vLLM's documentation of its parsers.
+"""
+
+# ruff: noqa: RUF001  (DeepSeek's and Step's markers are written with full-width bars)
+from __future__ import annotations
+
+from octavo.parsing.brace_calls import BraceCalls
+from octavo.parsing.formats import CallBody, ToolFormat
+from octavo.parsing.json_calls import JsonCalls
+from octavo.parsing.named_calls import JsonOrNamedCalls, NamedCalls
+from octavo.parsing.python_calls import PythonCalls
+from octavo.parsing.schema_types import ANY_TYPE
+from octavo.parsing.writer import kimi_id, mistral_id
+from octavo.parsing.xml_calls import XmlCalls
+
+_JSON = JsonCalls()
+_FUNCTION_TAGS = XmlCalls(
+    before_name="<function=",
+    after_name=(">",),
+    before_key="<parameter=",
+    after_key=">",
+    after_value="</parameter>",
+    after_call=("</function>", "</tool_call>", "</seed:tool_call>"),
+    is_padded=True,
+)
+_ARGUMENT_PAIRS = XmlCalls(
+    before_name="",
+    after_name=("\n", "<arg_key>", "</tool_call>"),
+    before_key="<arg_key>",
+    after_key="</arg_key>",
+    before_value="<arg_value>",
+    after_value="</arg_value>",
+    after_call=("</tool_call>",),
+    undeclared=ANY_TYPE,
+)
+_INVOKE_TAGS = XmlCalls(
+    before_name='<invoke name="',
+    after_name=('">',),
+    before_key='<parameter name="',
+    after_key='">',
+    after_value="</parameter>",
+    after_call=("</invoke>", "</minimax:tool_call>"),
+    is_padded=True,
+    undeclared=ANY_TYPE,
+)
+_DSML_TAGS = XmlCalls(
+    before_name='<｜DSML｜invoke name="',
+    after_name=('">',),
+    before_key='<｜DSML｜parameter name="',
+    after_key='">',
+    after_value="</｜DSML｜parameter>",
+    after_call=("</｜DSML｜invoke>",),
+    string_marks=('" string="true">', '" string="false">'),
+    undeclared=ANY_TYPE,
+)
+_STEP_TAGS = XmlCalls(
+    before_name='function<｜tool_sep｜><steptml:invoke name="',
+    after_name=('">',),
+    before_key='<steptml:parameter name="',
+    after_key='">',
+    after_value="</steptml:parameter>",
+    after_call=("</steptml:invoke>",),
+    undeclared=ANY_TYPE,
+)
+_DEEPSEEK_OPENING = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
+_DEEPSEEK_CLOSING = ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+
+
+def _tagged(name: str, body: CallBody, tag: str = "tool_call", bare: tuple[str, ...] = ()) -> ToolFormat:
+    """Return the format of calls between `<tag>` and `</tag>`."""
+    return ToolFormat(name, body, opening=(f"<{tag}>",), closing=(f"</{tag}>",), bare=bare)
+
+
+_FORMATS = (
+    # ---- JSON objects with a name and arguments
+    # Hermes, Qwen 2.5 and 3, and everything trained like them
+    _tagged("hermes", _JSON),
+    _tagged("qwen3_json", _JSON),
+    _tagged("granite4", _JSON),
+    _tagged("ernie45", _JSON),
+    _tagged("plamo3", _JSON),
+    # Llama 3.1 and later: a bare object, several with semicolons; <|python_tag|> may stand before it
+    ToolFormat("llama3_json", _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,"),
+    ToolFormat("llama4_json", _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,"),
+    ToolFormat("granite", _JSON, opening=("<|tool_call|>", "<tool_call>"), bare=("[",)),
+    ToolFormat("granite-20b-fc", _JSON, opening=("<function_call>",)),
+    ToolFormat("phi4_mini_json", _JSON, opening=("functools", "<|tool_call|>"), closing=("<|/tool_call|>",)),
+    # MiniMax-M1: an object a line; Jamba and Hunyuan-A13B: an array
+    _tagged("minimax_m1", _JSON, "tool_calls"),
+    _tagged("jamba", _JSON, "tool_calls"),
+    _tagged("hunyuan_a13b", _JSON, "tool_calls"),
+    _tagged("longcat", _JSON, "longcat_tool_call"),
+    ToolFormat("internlm", _JSON, opening=("<|action_start|><|plugin|>",), closing=("<|action_end|>",)),
+    ToolFormat("gigachat3", _JSON, opening=("function call<|role_sep|>",)),
+    ToolFormat("xlam", _JSON, opening=("[TOOL_CALLS]", "<tool_call>"), closing=("</tool_call>",), bare=("[{", "{")),
+    ToolFormat(
+        "cohere_command3",
+        JsonCalls(names=("tool_name",), arguments=("parameters",)),
+        opening=("<|START_ACTION|>",),
+        closing=("<|END_ACTION|>",),
+    ),
+    # Anything that writes such objects or arrays of them into its text
+    ToolFormat("json", _JSON, opening=("<tool_call>",), closing=("</tool_call>",), bare=("{", "["), separators=";,"),
+    # ---- a name, then JSON
+    # Mistral: `[TOOL_CALLS] [{...}]` up to v7 of its tokenizer, `[TOOL_CALLS]name[ARGS]{...}` since v11
+    ToolFormat(
+        "mistral",
+        JsonOrNamedCalls(_JSON, NamedCalls(after_name=("[ARGS]", "{"), before_id="[CALL_ID]")),
+        opening=("[TOOL_CALLS]",),
+        make_id=mistral_id,
+    ),
+    ToolFormat(
+        "deepseek_v3",
+        NamedCalls(
+            before_name=("function", "<｜tool▁sep｜>"),
+            after_name=("\n", "{"),
+            before_arguments=("```json",),
+            after_arguments=("```",),
+            without_arguments=_DEEPSEEK_CLOSING,
+        ),
+        opening=_DEEPSEEK_OPENING,
+        closing=_DEEPSEEK_CLOSING,
+    ),
+    ToolFormat(
+        "deepseek_v31",
+        NamedCalls(after_name=("<｜tool▁sep｜>",), without_arguments=_DEEPSEEK_CLOSING),
+        opening=_DEEPSEEK_OPENING,
+        closing=_DEEPSEEK_CLOSING,
+    ),
+    ToolFormat(
+        "kimi_k2",
+        NamedCalls(
+            after_name=("<|tool_call_argument_begin|>",), without_arguments=("<|tool_call_end|>",), id_is_name=True
+        ),
+        opening=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        closing=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        make_id=kimi_id,
+    ),
+    # ---- a tag for each parameter
+    _tagged("qwen3_coder", _FUNCTION_TAGS, bare=("<function=",)),
+    _tagged("qwen3_xml", _FUNCTION_TAGS, bare=("<function=",)),
+    _tagged("step3p5", _FUNCTION_TAGS),
+    _tagged("mimo", _FUNCTION_TAGS),
+    _tagged("seed_oss", _FUNCTION_TAGS, "seed:tool_call"),
+    _tagged("glm45", _ARGUMENT_PAIRS),
+    _tagged("glm47", _ARGUMENT_PAIRS),
+    _tagged("minimax_m2", _INVOKE_TAGS, "minimax:tool_call"),
+    ToolFormat(
+        "deepseek_v32", _DSML_TAGS, opening=("<｜DSML｜function_calls>",), closing=("</｜DSML｜function_calls>",)
+    ),
+    ToolFormat(
+        "step3",
+        _STEP_TAGS,
+        opening=("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>"),
+        closing=("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
+    ),
+    # ---- Python's syntax
+    ToolFormat("pythonic", PythonCalls(), bare=("[",)),
+    ToolFormat(
+        "llama4_pythonic", PythonCalls(), opening=("<|python_start|>",), closing=("<|python_end|>",), bare=("[",)
+    ),
+    # Olmo 3: a call a line
+    _tagged("olmo3", PythonCalls(), "function_calls"),
+    ToolFormat("lfm2", PythonCalls(), opening=("<|tool_call_start|>",), closing=("<|tool_call_end|>",)),
+    # ---- others
+    ToolFormat(
+        "functiongemma",
+        BraceCalls("<escape>"),
+        opening=("<start_function_call>",),
+        closing=("<end_function_call>",),
+    ),
+    ToolFormat("gemma4", BraceCalls('<|"|>'), opening=("<|tool_call>",), closing=("<tool_call|>",)),
+    # gpt-oss: channels instead of markers
+    ToolFormat("openai", _JSON, is_harmony=True),
+)
+TOOL_FORMATS: dict[str, ToolFormat] = {one.name: one for one in _FORMATS}
