@@ -1,0 +1,190 @@
+"""Numbers: which values a shape holds, and how to say it so that llguidance 1.9.1 enforces it exactly.
+
+What its number grammar cannot do, found by experiment, and what is done here about it:
+- bounds are doubles turned into 64-bit integers: bounds beyond 2^53 are rounded inwards, and beyond 2^63 - 1024 cut off;
+- an integer constant of -2^63 ends the process: constants beyond 2^53 that are not exact in 64 bits are refused;
+- a bound with more than 18 decimals is misread: rounded inwards to 18;
+- an excluded bound lets 0.99...9 through, which every validator reads as 1.0: the bound becomes the next double inwards;
+- multiples of 0.01 hold for decimal fractions but fail in validators, which compute with doubles: refused unless exact there.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
+
+from octavo.structured.json_schema.errors import SchemaRefusedError
+from octavo.structured.json_schema.shapes import NumberShape
+from octavo.structured.json_schema.values import JsonValue, Number
+
+MAX_EXACT = 2**53
+MAX_INTEGER = 2**63 - 1024  # the largest double below 2^63
+MAX_OPEN_ENDED = 10**18 - 1  # from there on, llguidance cannot write "at least" without an upper bound
+MAX_DECIMALS = 18
+MAX_MULTIPLE = 2**31
+
+
+def number_in_shape(value: Number, shape: NumberShape) -> bool:
+    """Tell whether a number is in a shape, as a validator that computes with doubles sees it."""
+    if shape.values is not None and value not in shape.values:
+        return False
+    if shape.integer and not (isinstance(value, int) or value.is_integer()):
+        return False
+    if shape.low is not None and (value < shape.low or (shape.low_open and value == shape.low)):
+        return False
+    if shape.high is not None and (value > shape.high or (shape.high_open and value == shape.high)):
+        return False
+    return all(is_multiple(value, divisor) for divisor in shape.multiples_of)
+
+
+def is_multiple(value: Number, divisor: Number) -> bool:
+    """Tell whether a number is a multiple both in decimals and in doubles."""
+    if Fraction(repr(value)) % Fraction(repr(divisor)):
+        return False
+    try:
+        return isinstance(divisor, int) or float(value / divisor).is_integer()
+    except OverflowError:
+        return False
+
+
+def number_shape_is_empty(shape: NumberShape) -> bool:
+    if shape.values is not None:
+        return not shape.values
+    if shape.low is None or shape.high is None:
+        return False
+    if shape.integer:
+        low, high = integer_bounds(shape)
+        assert low is not None and high is not None
+        step = integer_step(shape)
+        return low > high or (step is not None and -(-low // step) * step > high)
+    return shape.low > shape.high or (shape.low == shape.high and (shape.low_open or shape.high_open))
+
+
+def integer_bounds(shape: NumberShape) -> tuple[int | None, int | None]:
+    """Return the smallest and the largest integer within the bounds."""
+    low = high = None
+    if shape.low is not None:
+        low = math.floor(shape.low) + 1 if shape.low_open else math.ceil(shape.low)
+    if shape.high is not None:
+        high = math.ceil(shape.high) - 1 if shape.high_open else math.floor(shape.high)
+    return low, high
+
+
+def integer_step(shape: NumberShape) -> int | None:
+    """Return the least common multiple of 1 and all `multiples_of`; None where it is not exact in doubles, or too large."""
+    step = Fraction(1)
+    for divisor in shape.multiples_of:
+        exact = Fraction(divisor)
+        if exact != Fraction(repr(divisor)):
+            return None
+        step = Fraction(
+            math.lcm(step.numerator * exact.denominator, exact.numerator * step.denominator),
+            step.denominator * exact.denominator,
+        )
+    return step.numerator if step.denominator == 1 and step.numerator <= MAX_MULTIPLE else None
+
+
+def write_numbers(shape: NumberShape) -> JsonValue:
+    """Return the schema of a shape for the backend, False where nothing is left. Raises SchemaRefusedError."""
+    if shape.values is not None:
+        return {"enum": [write_constant(value, shape.pointer) for value in shape.values]}
+    if shape.integer or any(is_whole(divisor) for divisor in shape.multiples_of):
+        return write_integers(shape)
+    return write_fractions(shape)
+
+
+def is_whole(value: Number) -> bool:
+    return isinstance(value, int) or value.is_integer()
+
+
+def write_constant(value: Number, pointer: str) -> Number:
+    if is_whole(value):
+        whole = int(value)
+        if abs(whole) > MAX_INTEGER or int(float(whole)) != whole:
+            raise SchemaRefusedError(f"the backend cannot write {value} exactly", "enum", pointer)
+        return whole
+    if abs(Decimal(repr(value)).as_tuple().exponent) > 100:  # type: ignore[arg-type]
+        raise SchemaRefusedError(f"the backend cannot write {value}", "enum", pointer)
+    return value
+
+
+def write_integers(shape: NumberShape) -> JsonValue:
+    step = integer_step(shape)
+    if step is None:
+        raise SchemaRefusedError(
+            "only multiples that are exact in binary and below 2^31 can be enforced", "multipleOf", shape.pointer
+        )
+    low, high = integer_bounds(shape)
+    if low is not None and low > MAX_OPEN_ENDED:
+        high = MAX_INTEGER if high is None else high
+    if high is not None and high < -MAX_OPEN_ENDED:
+        low = -MAX_INTEGER if low is None else low
+    schema: dict[str, JsonValue] = {"type": "integer"}
+    if low is not None:
+        low = max(low, -MAX_INTEGER)
+        while int(float(low)) < low:
+            low = int(math.nextafter(float(low), math.inf))
+        schema["minimum"] = low = int(float(low))
+    if high is not None:
+        high = min(high, MAX_INTEGER)
+        while int(float(high)) > high:
+            high = int(math.nextafter(float(high), -math.inf))
+        schema["maximum"] = high = int(float(high))
+    if step != 1:
+        schema["multipleOf"] = step
+    return False if low is not None and high is not None and low > high else schema
+
+
+def write_fractions(shape: NumberShape) -> JsonValue:
+    schema: dict[str, JsonValue] = {"type": "number"}
+    low = None if shape.low is None else inwards(shape.low, shape.low_open)
+    high = None if shape.high is None else -inwards(-shape.high, shape.high_open)
+    if low is not None:
+        schema["minimum"] = low
+    if high is not None:
+        schema["maximum"] = high
+    if shape.multiples_of:
+        schema["multipleOf"] = fraction_step(shape)
+    return False if low is not None and high is not None and low > high else schema
+
+
+def inwards(bound: Number, is_open: bool) -> float:
+    """Return the least double from a lower bound on that the backend reads right."""
+    limit = float(10**18)
+    if bound > limit:
+        raise SchemaRefusedError(f"no number above {bound} can be enforced", "minimum", "")
+    if bound < -limit:
+        return -limit
+    value = float(bound)
+    if value < bound or (is_open and value == bound):
+        value = math.nextafter(value, math.inf)
+    decimals = Decimal(repr(value))
+    if -int(decimals.as_tuple().exponent) > MAX_DECIMALS:
+        step = Decimal(1).scaleb(-MAX_DECIMALS)
+        rounded = decimals.quantize(step, rounding=ROUND_CEILING)
+        while float(rounded) < value:
+            rounded += step
+        value = float(rounded)
+        if -int(Decimal(repr(value)).as_tuple().exponent) > MAX_DECIMALS:  # a double between two such decimals
+            value = float(decimals.quantize(Decimal(1).scaleb(-15), rounding=ROUND_CEILING))
+    return value + 0.0
+
+
+def fraction_step(shape: NumberShape) -> float:
+    """Return the least common multiple of fractions that are exact in binary, such as 0.25."""
+    numerator, denominator = 1, 1
+    for index, divisor in enumerate(shape.multiples_of):
+        exact = Fraction(divisor)
+        if exact != Fraction(repr(divisor)) or exact.denominator > 2**10:
+            raise SchemaRefusedError(
+                f"multiples of {divisor} are not exact in binary, so validators disagree; use an integer of smaller units",
+                "multipleOf",
+                shape.pointer,
+            )
+        if index == 0:
+            numerator, denominator = exact.numerator, exact.denominator
+        else:
+            numerator = math.lcm(numerator * exact.denominator, exact.numerator * denominator)
+            denominator *= exact.denominator
+    return float(Fraction(numerator, denominator))

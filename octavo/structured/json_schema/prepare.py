@@ -1,0 +1,30 @@
+"""`prepare_schema`: a JSON Schema to an equivalent one that llguidance enforces exactly, or an error that names the keyword."""
+
+from __future__ import annotations
+
+from octavo.structured.json_schema.document import Document
+from octavo.structured.json_schema.emit import Emitter
+from octavo.structured.json_schema.expand import Expander
+from octavo.structured.json_schema.limits import Budget
+from octavo.structured.json_schema.shapes import SchemaTerm
+from octavo.structured.json_schema.values import JsonValue, check_is_json
+
+# Without \u escapes every string has one spelling. Otherwise llguidance lets {"\u0061": ...} pass by the rules for "a".
+GUIDANCE_OPTIONS: dict[str, JsonValue] = {"json_allowed_escapes": 'nrbtf\\"'}
+
+
+def prepare_schema(schema: JsonValue, *, disable_additional_properties: bool = False) -> dict[str, JsonValue]:
+    """Rewrite a JSON Schema (draft 4 to 2020-12) for llguidance in its strict mode.
+
+    schema: the schema as parsed JSON; it is not changed
+    disable_additional_properties: objects that name properties allow no others, unless the schema speaks of them
+
+    Every text that the result admits is a valid instance of `schema`, formats counting as annotations. Raises SchemaRefusedError for
+    what is malformed, has no value, refers outside, is too large, or cannot be enforced. A pure function.
+    """
+    check_is_json(schema)
+    document = Document(schema)
+    expander = Expander(document, Budget())
+    emitter = Emitter(expander, close_objects=disable_additional_properties)
+    result = emitter.emit((SchemaTerm(0),))
+    return {"x-guidance": dict(GUIDANCE_OPTIONS), **result}
