@@ -86,6 +86,9 @@ class EngineArgs:
     worker_extension_cls: str | None = _option(None, "module.Class mixed into the worker for collective_rpc")
     kv_events_config: dict[str, Any] | None = _option(None, 'JSON object; {"enable_kv_cache_events": true}')
     disable_log_stats: bool = _option(False, "count nothing")
+    step_timeout_s: float = _option(
+        300.0, "seconds without a sign of life after which an engine process that has work is replaced; 0: never"
+    )
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> EngineArgs:

@@ -35,6 +35,7 @@ class AsyncMPClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: CoreChild | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # when it ends, in time.monotonic()
         self._is_death_told = False
         self._finalizer = weakref.finalize(self, handle.close)  # also when the interpreter ends
 
@@ -69,6 +70,7 @@ class AsyncMPClient:
     def add_request(self, request: EngineCoreRequest) -> None:
         """Hand over a request; while a core is replaced it waits. Raises EngineDeadError when none will come."""
         self._supervisor.add_request(request)
+        self._set_timer()
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored."""
@@ -77,7 +79,9 @@ class AsyncMPClient:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a service of the core and return its answer; while a core is replaced the call waits."""
         self.attach()
-        return await asyncio.wrap_future(self._supervisor.call(method, args))
+        future = self._supervisor.call(method, args)
+        self._set_timer()
+        return await asyncio.wrap_future(future)
 
     def shutdown(self) -> None:
         """End the process; idempotent. Call it in the loop's thread, or when the loop has ended."""
@@ -91,6 +95,7 @@ class AsyncMPClient:
         supervisor = self._supervisor
         supervisor.receive()
         self._watch(supervisor.child)
+        self._set_timer()
         while supervisor.outputs:
             self._on_outputs(supervisor.outputs.popleft())
         if supervisor.dead_error is not None and not self._is_death_told:
@@ -98,16 +103,23 @@ class AsyncMPClient:
             self._on_death(supervisor.dead_error)
 
     def _watch(self, child: CoreChild | None) -> None:
-        """Wait for this process, or for the moment at which the next is started."""
+        """Wait for what this process says, and for its end."""
         if child is not None and self._watched is None and self._loop is not None:
             self._watched = child
             self._loop.add_reader(child.output_fd, self._attend)
             self._loop.add_reader(child.lifeline_fd, self._attend)
             # the first is edge-triggered: what came before it was watched must be looked for
             self._loop.call_soon(self._attend)
-        restart_at = self._supervisor.restart_at
-        if restart_at is not None and self._timer is None and self._loop is not None:
-            self._timer = self._loop.call_later(max(restart_at - time.monotonic(), 0), self._restart)
+
+    def _set_timer(self) -> None:
+        """Attend to the core in time even if nothing happens: to start the next one, or to see that this one hangs."""
+        at = self._supervisor.attend_at
+        if at is None or self._loop is None or (self._timer is not None and self._timer_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(at - time.monotonic(), 0), self._take_timer)
 
     def _unwatch(self) -> None:
         if self._watched is not None and self._loop is not None and not self._loop.is_closed():
@@ -115,6 +127,6 @@ class AsyncMPClient:
             self._loop.remove_reader(self._watched.lifeline_fd)
         self._watched = None
 
-    def _restart(self) -> None:
+    def _take_timer(self) -> None:
         self._timer = None
         self._attend()

@@ -5,11 +5,12 @@ Knows requests and token ids; never text, never arrays. Runs in the front end's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, OctavoError
 from octavo.executor.interface import Executor
 from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
@@ -29,12 +30,14 @@ class EngineCore:
     """Takes requests, gives tokens, one step at a time. Only `queue_abort` may be called from another thread.
 
     before_step: told of every step before it computes
+    dead_error: why nothing works any more: a worker is gone, or the books of blocks and requests cannot be trusted
     """
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self.executor = executor
         self.scheduler = scheduler
         self.before_step: Callable[[SchedulerOutput], None] | None = None
+        self.dead_error: EngineDeadError | None = None
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
@@ -46,12 +49,16 @@ class EngineCore:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queue a request; its tokens come out of later steps."""
-        self.scheduler.add_request(Request.from_core_request(request))
+        """Queue a request; its tokens come out of later steps. Raises EngineDeadError when none will."""
+        with self._bookkeeping():
+            self.scheduler.add_request(Request.from_core_request(request))
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End these requests now and free their blocks; ids that have finished already are ignored."""
-        self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
+        if self.dead_error is not None:
+            return
+        with self._bookkeeping():
+            self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
 
     def queue_abort(self, request_ids: Sequence[str]) -> None:
         """Ask from another thread that these requests end; done between a step's forward and its bookkeeping."""
@@ -68,10 +75,15 @@ class EngineCore:
     def step(self) -> tuple[StepOutputs, bool]:
         """Schedule, execute, sample, update; return outputs per client and whether the model ran.
 
-        A step that fails ends its requests with an error; the others go on.
+        A forward or a sampling that fails ends the step's requests with an error, and the others go on. Whatever else
+        fails ends the core: this and all later steps raise EngineDeadError.
         """
         if self._undelivered:
             return self._undelivered.pop(0), False
+        with self._bookkeeping():
+            return self._step()
+
+    def _step(self) -> tuple[StepOutputs, bool]:
         self._process_queued_aborts()
         if not self.has_work():
             return {}, False
@@ -82,6 +94,23 @@ class EngineCore:
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
         return self._update(step, model_output), step.total_num_scheduled_tokens > 0
+
+    @contextmanager
+    def _bookkeeping(self) -> Iterator[None]:
+        """End the core when what is done in here fails: blocks and requests may be half changed then."""
+        if self.dead_error is not None:
+            raise self.dead_error
+        try:
+            yield
+        except EngineDeadError as error:
+            self.dead_error = error
+            raise
+        except OctavoError:  # refused, before anything changed
+            raise
+        except Exception as error:
+            logger.exception("the engine's bookkeeping failed; it ends")
+            self.dead_error = EngineDeadError(f"the engine's bookkeeping failed: {type(error).__name__}: {error}")
+            raise self.dead_error from error
 
     def _schedule(self) -> SchedulerOutput:
         step = self.scheduler.schedule()
@@ -185,7 +214,9 @@ class EngineCore:
         return self.executor.collective_rpc(method, timeout_s, args, kwargs)
 
     def check_health(self) -> None:
-        """Raise EngineDeadError when a worker is gone."""
+        """Raise EngineDeadError when the core or a worker is gone."""
+        if self.dead_error is not None:
+            raise self.dead_error
         self.executor.check_health()
 
     def shutdown(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ _ENTRY = (
     "from octavo.engine.core_proc import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 _STOP_TIMEOUT_S = 2.0
+_KILL_TIMEOUT_S = 5.0
 
 
 class CoreChild:
@@ -96,7 +98,10 @@ class CoreChild:
         self._input.close()
         self._output.close()
         self._lifeline.close()
-        return self._process.wait()
+        try:
+            return self._process.wait(_KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # stuck in the kernel (a dead network disk): it ends when that lets it go
+            return -signal.SIGKILL
 
     def _wait_for_end(self, timeout_s: float) -> None:
         """Wait for the other side of the lifeline to close."""

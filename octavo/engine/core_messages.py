@@ -85,7 +85,13 @@ class Admitted(msgspec.Struct, array_like=True, tag=3):
     request_ids: list[str]
 
 
-Note = CoreReady | StartFailed | Admitted
+class CoreFailed(msgspec.Struct, array_like=True, tag=4):
+    """The core cannot go on; the process ends."""
+
+    reason: str
+
+
+Note = CoreReady | StartFailed | Admitted | CoreFailed
 
 # -- core to front end: results ----------------------------------------------------------------------------------------
 

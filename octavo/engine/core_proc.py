@@ -31,6 +31,7 @@ from octavo.engine.core_messages import (
     Admitted,
     CallCore,
     CallResult,
+    CoreFailed,
     CoreMessage,
     CoreReady,
     FrontMessage,
@@ -46,7 +47,7 @@ from octavo.engine.core_messages import (
 )
 from octavo.engine.lifeline import receive_frame, send_frame
 from octavo.engine.startup import StartedCore
-from octavo.errors import OctavoError
+from octavo.errors import EngineDeadError, OctavoError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.request import FinishReason
@@ -127,6 +128,8 @@ class EngineCoreProc:
     def _add(self, message: AddRequest) -> None:
         try:
             self._core.add_request(message.request)
+        except EngineDeadError:
+            raise
         except OctavoError as error:
             refusal = EngineCoreOutput(message.request.request_id, [], None, None, FinishReason.ERROR, str(error))
             self._send(StepDone(EngineCoreOutputs(outputs=[refusal])))
@@ -194,8 +197,10 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
     send_frame(lifeline, encode(_ready_note(started)))
     try:
         proc.run()
-    except BaseException:
-        logger.exception("the engine's process has failed and ends")
+    except BaseException as error:
+        if not isinstance(error, EngineDeadError):  # whoever raises that has logged its cause
+            logger.exception("the engine's process has failed and ends")
+        send_frame(lifeline, encode(CoreFailed(error_as_data(error).text)))
         _end_process(1)
     _end_process(0)
 

@@ -11,7 +11,7 @@ from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.startup import StartedCore
-from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
+from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.kv_events import KVCacheEvent
@@ -92,8 +92,16 @@ class LLMEngine:
             raise
 
     def step(self) -> list[RequestOutput]:
-        """Let the core do one step; return the outputs that are due."""
-        processed = self._output_processor.process_outputs(self.engine_core.get_output())
+        """Let the core do one step; return the outputs that are due.
+
+        Raises EngineDeadError when it cannot any more; no request is unfinished then.
+        """
+        try:
+            outputs = self.engine_core.get_output()
+        except EngineDeadError as error:
+            self._output_processor.fail_all(error)
+            raise
+        processed = self._output_processor.process_outputs(outputs)
         if processed.request_ids_to_abort:
             self.engine_core.abort_requests(processed.request_ids_to_abort)
         return processed.request_outputs

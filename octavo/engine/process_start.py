@@ -57,8 +57,12 @@ class StartingProcess:
     """A core that loads its model while this process does something else; then `wait`, or `close`."""
 
     def __init__(self, args: EngineArgs, policy: RecoveryPolicy | None = None) -> None:
-        """Raises ConfigError for options that cannot leave this process. policy: when to give up replacing cores."""
+        """Raises ConfigError for options that cannot leave this process.
+
+        policy: when to give up replacing cores; its step_timeout_s is the options'
+        """
         self._args = args
+        policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
         options = options_as_data(args)
         _fetch(args.model)
         place = MeetingPlace()
@@ -68,7 +72,7 @@ class StartingProcess:
             supervisor = CoreSupervisor(
                 StartCore(options, number=0),
                 lambda start: CoreChild(context, directory, start),
-                policy or RecoveryPolicy(),
+                policy,
             )
         except BaseException:
             context.destroy(linger=0)

@@ -118,6 +118,8 @@ def _check_choices(args: EngineArgs) -> None:
             raise ConfigError(f"{option.name} must be one of {', '.join(choices)}, got {value!r}")
     if args.dtype in ("bfloat16", "float16", "half"):
         logger.warning("dtype=%s: activations are float32 all the same; 16-bit weights stay as stored", args.dtype)
+    if not args.step_timeout_s >= 0:  # also refuses NaN
+        raise ConfigError(f"step_timeout_s must be at least 0 (0: no limit), got {args.step_timeout_s}")
     if args.trust_remote_code:
         logger.warning("trust_remote_code has no effect: code from a model folder never runs")
 

@@ -1,12 +1,13 @@
-"""Keeps a core process alive and its requests going: starts it, speaks with it, replaces it when it dies.
+"""Keeps a core process alive and its requests going: starts it, speaks with it, replaces it when it dies or hangs.
 
-A state machine that never blocks: its owner (a client) waits for the process's file descriptors and then calls
-`receive`. After a death the new process gets every unfinished request with the tokens that it already has.
+A state machine that never blocks: its owner (a client) waits for the process's file descriptors, or until `attend_at`,
+and then calls `receive`. After a death the new process gets every unfinished request with the tokens that it has.
 """
 
 from __future__ import annotations
 
 import enum
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from octavo.engine.core_messages import (
     AddRequest,
     Admitted,
     CallResult,
+    CoreFailed,
     CoreReady,
     FrontMessage,
     Note,
@@ -31,10 +33,11 @@ from octavo.engine.core_messages import (
     StopCore,
     call_message,
     encode,
-    error_from_data,
 )
 from octavo.engine.in_flight import InFlightRequests
-from octavo.errors import EngineDeadError, InvalidRequestError, RequestFailedError
+from octavo.engine.pending_calls import PendingCall, PendingCalls
+from octavo.engine.silence import SilenceWatch
+from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest, FinishReason
@@ -47,16 +50,19 @@ logger = get_logger(__name__)
 class RecoveryPolicy:
     """When to give up.
 
-    max_deaths: more within window_s end the engine; deaths of cores that had given a token, or that told which
-        request to blame, do not count: requests get on in spite of them
-    max_deaths_of_request: a request computed at so many deaths in a row, without a token between, ends with an error
+    max_deaths: more in a row within window_s end the engine; a core that has given a token ends the row, and deaths
+        that help to find the request to blame do not count: requests get on in spite of them
+    max_deaths_of_request: a request computed at so many deaths in a row, without a token between and alone at the last
+        two, ends with an error, or later if somebody outside may have killed them; see InFlightRequests
     retry_delay_s: pause before a start that follows a failed one; doubles each time
+    step_timeout_s: a core that says nothing for so long while it computes is killed; None: it may take any time
     """
 
     max_deaths: int = 5
     window_s: float = 60.0
     max_deaths_of_request: int = 3
     retry_delay_s: float = 0.25
+    step_timeout_s: float | None = None
 
 
 class CoreState(enum.Enum):
@@ -67,16 +73,6 @@ class CoreState(enum.Enum):
     WAITING = enum.auto()  # for the next attempt to start it
     DEAD = enum.auto()  # for good
     CLOSED = enum.auto()
-
-
-@dataclass(slots=True)
-class _Call:
-    """A service call without an answer. is_sent: the present core has it."""
-
-    method: str
-    message: bytes
-    future: Future[Any]
-    is_sent: bool = False
 
 
 class CoreSupervisor:
@@ -105,9 +101,13 @@ class CoreSupervisor:
         self._policy = policy
         self._clock = clock
         self._requests = InFlightRequests(policy.max_deaths_of_request)
-        self._calls: dict[int, _Call] = {}
-        self._num_calls = 0
+        self._calls = PendingCalls()
         self._deaths: deque[float] = deque()
+        self._started_at = clock()
+        self._start_timeout_s: float | None = None  # of later cores
+        self._silence = SilenceWatch(None)  # the first start may take any time
+        self._is_hung = False
+        self._failure: str | None = None  # why the present core ends, if anybody knows
         self._has_given_tokens = False  # the present core
         self._num_failed_starts = 0
         self._num_preemptions_before = 0  # by cores that have died
@@ -136,9 +136,7 @@ class CoreSupervisor:
     def call(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
         """Call a service of the core; without one the call waits for it."""
         self._check_alive()
-        self._num_calls += 1
-        call = _Call(method, call_message(self._num_calls, method, args), Future())
-        self._calls[self._num_calls] = call
+        call = self._calls.add(method, args)
         self._remember(method, args)
         if self.state is CoreState.READY:
             self._send_call(call)
@@ -157,19 +155,25 @@ class CoreSupervisor:
         for request in self._requests.take_unsent():
             self._send(_encode_request(request))
 
-    def _send_call(self, call: _Call) -> None:
+    def _send_call(self, call: PendingCall) -> None:
         call.is_sent = True
         self._send(call.message)
 
     def _send(self, message: bytes) -> None:
         assert self.child is not None
         self.child.send(message)
+        self._watch_silence(was_heard=False)  # from now on an answer may be due
 
     def _check_alive(self) -> None:
         if self.dead_error is not None:
             raise self.dead_error
 
     # -- what the process says -----------------------------------------------------------------------------------------
+
+    @property
+    def attend_at(self) -> float | None:
+        """When `receive` must be called even if nothing happens (clock time); None: no need."""
+        return self.restart_at if self.child is None else self._silence.look_at
 
     def receive(self) -> None:
         """Take everything that the process has said, and its death; start another when it is time."""
@@ -182,14 +186,28 @@ class CoreSupervisor:
         notes, is_gone = self.child.read_notes()
         for note in notes:
             self._take_note(note)
+        if not is_gone and self._watch_silence(was_heard=bool(messages or notes)):
+            self._is_hung = True
+            self._failure = f"it hung: it had been silent for {self._silence.timeout_s:g} s while it had work to do"
+            is_gone = True
         if is_gone:
             self._take_death()
+
+    def _watch_silence(self, was_heard: bool) -> bool:
+        """Say whether the process owes an answer for too long."""
+        is_awake = not self._is_paused and not self._sleep_level and not self._calls.is_long_one_running
+        is_owed = (
+            self.state is CoreState.STARTING or self._calls.is_answer_due or (is_awake and self._requests.num_sent > 0)
+        )
+        return self._silence.look(self._clock(), is_owed, was_heard)
 
     def _take_note(self, note: Note) -> None:
         if isinstance(note, Admitted):
             self._requests.admitted(note.request_ids)
         elif isinstance(note, StartFailed):
             self.start_error = note.error
+        elif isinstance(note, CoreFailed):
+            self._failure = note.reason
         else:
             self._take_ready(note)
 
@@ -198,18 +216,21 @@ class CoreSupervisor:
         self.state = CoreState.READY
         self._num_failed_starts = 0
         self.start_error = None
+        self._silence = SilenceWatch(self._policy.step_timeout_s)
         self.child.connect()
         if self.limits is None:
             self.limits = ready
+            if self._policy.step_timeout_s is not None:
+                start_s = self._clock() - self._started_at
+                self._start_timeout_s = max(self._policy.step_timeout_s, _START_MARGIN * start_s)
             # requests were accepted for these limits, whatever memory is free at the next start
             fixed = {"max_model_len": ready.max_model_len, "num_gpu_blocks_override": ready.num_blocks}
             self._start = msgspec.structs.replace(self._start, options={**self._start.options, **fixed})
         else:
             logger.warning("the engine's process was replaced; %d requests go on", len(self._requests))
             self._restore()
-        for call in self._calls.values():
-            if not call.is_sent:
-                self._send_call(call)
+        for call in self._calls.unsent():
+            self._send_call(call)
         self._send_requests()
 
     def _restore(self) -> None:
@@ -222,7 +243,7 @@ class CoreSupervisor:
 
     def _take_message(self, message: FrontMessage) -> None:
         if isinstance(message, CallResult):
-            self._take_result(message)
+            self._calls.take_result(message)
             return
         outputs = message.outputs
         if outputs.scheduler_stats is not None:
@@ -234,46 +255,42 @@ class CoreSupervisor:
         if may_send:
             self._send_requests()
 
-    def _take_result(self, result: CallResult) -> None:
-        call = self._calls.pop(result.call_id, None)
-        if call is None or not call.future.set_running_or_notify_cancel():
-            return  # nobody waits for it
-        if result.error is not None:
-            call.future.set_exception(error_from_data(result.error))
-        else:
-            call.future.set_result(result.result)
-
     # -- death ---------------------------------------------------------------------------------------------------------
 
     def _take_death(self) -> None:
         assert self.child is not None
         self.before_close()
+        was_hung = self._is_hung
+        self._is_hung = False
         status = self.child.close()
         self.child = None
-        condemned = self._requests.core_died()
-        if self.limits is None or self._is_hopeless(condemned):
-            self._give_up(status)
+        reason = self._describe_end(status)
+        was_trial = self._requests.has_suspects and self._requests.num_sent > 0
+        condemned = self._requests.core_died(by_itself=was_hung or -status not in _SIGNALS_FROM_OUTSIDE)
+        if self.limits is None or self._is_hopeless(is_explained=was_trial or bool(condemned)):
+            self._give_up(reason)
             return
-        logger.warning("the engine's process died (%s); starting another", _describe_status(status, self.start_error))
+        logger.warning("the engine's process died (%s); starting another", reason)
         self._num_preemptions_before = self._num_preemptions
         self.outputs.append(EngineCoreOutputs(scheduler_stats=SchedulerStats(num_preemptions=self._num_preemptions)))
         self._fail_condemned(condemned)
-        self._settle_calls()
+        self._calls.core_died()
         self._num_failed_starts += self.state is not CoreState.READY
         delay_s = self._policy.retry_delay_s * 2 ** (self._num_failed_starts - 1) if self._num_failed_starts else 0.0
         self.state = CoreState.WAITING
         self.restart_at = self._clock() + delay_s
         self._start_if_due()
 
-    def _is_hopeless(self, condemned: Sequence[str]) -> bool:
-        """Count the death of the present core; say whether there were too many."""
-        if self._has_given_tokens or condemned:
+    def _is_hopeless(self, is_explained: bool) -> bool:
+        """Count the death of the present core; say whether there were too many. is_explained: by requests."""
+        if self._has_given_tokens:
             self._has_given_tokens = False
-            return False
-        now = self._clock()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._policy.window_s:
-            self._deaths.popleft()
+            self._deaths.clear()
+        elif not is_explained:
+            now = self._clock()
+            self._deaths.append(now)
+            while self._deaths[0] < now - self._policy.window_s:
+                self._deaths.popleft()
         return len(self._deaths) > self._policy.max_deaths
 
     def _start_if_due(self) -> None:
@@ -283,12 +300,14 @@ class CoreSupervisor:
         self._start = msgspec.structs.replace(self._start, number=self._start.number + 1)
         self.state = CoreState.STARTING
         self.child = self._launch(self._start)
+        self._silence = SilenceWatch(self._start_timeout_s)
+        self._watch_silence(was_heard=False)
 
     def _fail_condemned(self, request_ids: Sequence[str]) -> None:
         if not request_ids:
             return
         count = self._policy.max_deaths_of_request
-        text = f"the engine's process died {count} times in a row while it computed this request"
+        text = f"the engine's process died at least {count} times in a row while it computed this request"
         logger.error("%s: %s", ", ".join(request_ids), text)
         self.outputs.append(
             EngineCoreOutputs(
@@ -297,22 +316,13 @@ class CoreSupervisor:
             )
         )
 
-    def _settle_calls(self) -> None:
-        """Let calls that may be repeated wait for the next core; the others may have had their effect."""
-        for call_id, call in list(self._calls.items()):
-            if call.is_sent and call.method == "collective_rpc":
-                del self._calls[call_id]
-                _fail(call, RequestFailedError("the engine's process died before collective_rpc had an answer"))
-            call.is_sent = False
-
-    def _give_up(self, status: int) -> None:
+    def _give_up(self, reason: str) -> None:
         policy = self._policy
-        reason = _describe_status(status, self.start_error)
         text = f"the engine's process died ({reason})"
         if self.limits is not None:
             text = (
-                f"the engine's process died more than {policy.max_deaths} times in {policy.window_s:g} s without "
-                f"having computed anything; {reason}"
+                f"the engine's process died more than {policy.max_deaths} times in a row in {policy.window_s:g} s "
+                f"without having computed anything; {reason}"
             )
             logger.error("%s; giving up", text)
         self.state = CoreState.DEAD
@@ -321,9 +331,16 @@ class CoreSupervisor:
     def _end(self, error: EngineDeadError) -> None:
         self.dead_error = error
         self.restart_at = None
-        for call in self._calls.values():
-            _fail(call, error)
-        self._calls.clear()
+        self._calls.fail_all(error)
+
+    def _describe_end(self, status: int) -> str:
+        """Say why the present core ended."""
+        reason, self._failure = self._failure, None
+        if self.start_error is not None:
+            return f"it could not start: {self.start_error.text}"
+        if reason is not None:
+            return reason
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def close(self) -> None:
         """End the process, whatever it does; idempotent."""
@@ -345,12 +362,6 @@ def _encode_request(request: EngineCoreRequest) -> bytes:
         ) from error
 
 
-def _fail(call: _Call, error: Exception) -> None:
-    if call.future.set_running_or_notify_cancel():
-        call.future.set_exception(error)
-
-
-def _describe_status(status: int, start_error: RaisedError | None) -> str:
-    if start_error is not None:
-        return f"it could not start: {start_error.text}"
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+# What a process never gets by its own doing; the first is also what it gets when the machine is out of memory.
+_SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_START_MARGIN = 10  # a later start may take so many times as long as the first

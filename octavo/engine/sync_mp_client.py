@@ -80,10 +80,12 @@ class SyncMPClient:
         Call `receive` and look at what came before: what was taken in already wakes nobody again.
         """
         supervisor = self._supervisor
+        attend_at = supervisor.attend_at
+        wait_s = None if attend_at is None else max(attend_at - time.monotonic(), 0)
         if supervisor.child is not None:
-            supervisor.child.wait(None)
-        elif supervisor.restart_at is not None:
-            time.sleep(max(supervisor.restart_at - time.monotonic(), 0))
+            supervisor.child.wait(wait_s)
+        elif wait_s is not None:
+            time.sleep(wait_s)
         supervisor.receive()
 
     def _check_alive(self) -> None:

@@ -90,6 +90,44 @@ def test_a_dead_executor_is_not_mistaken_for_a_failed_step():
         fake.engine.step()
 
 
+@pytest.mark.parametrize("method", ["schedule", "update_from_output", "get_grammar_bitmask", "make_stats"])
+def test_a_fault_in_the_bookkeeping_ends_the_engine_or_the_request_but_is_never_raised_raw(method, monkeypatch):
+    fake = fake_engine()
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    monkeypatch.setattr(fake.scheduler, method, lambda *args: {}["a block that nobody knows"])
+    if method == "get_grammar_bitmask":
+        (output,) = fake.engine.step()
+        assert output.outputs[0].finish_reason == "error"
+        return
+    with pytest.raises(EngineDeadError, match="KeyError: 'a block that nobody knows'"):
+        fake.engine.step()
+    monkeypatch.undo()
+    assert not fake.engine.has_unfinished_requests()
+    for ask in (
+        fake.engine.step,
+        fake.engine.check_health,
+        lambda: fake.engine.add_request("b", "hi", SamplingParams(**GREEDY)),
+    ):
+        with pytest.raises(EngineDeadError, match="bookkeeping"):
+            ask()
+    fake.engine.abort_request("a")
+    assert fake.executor.steps[1:] == []
+
+
+@pytest.mark.parametrize("method", ["add_request", "finish_requests"])
+def test_a_fault_while_requests_come_and_go_ends_the_engine(method, monkeypatch):
+    fake = fake_engine()
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    monkeypatch.setattr(fake.scheduler, method, lambda *args: {}["a block that nobody knows"])
+    with pytest.raises(EngineDeadError, match="KeyError"):
+        if method == "add_request":
+            fake.engine.add_request("b", "hi", SamplingParams(**GREEDY))
+        else:
+            fake.engine.abort_request("a")
+    with pytest.raises(EngineDeadError):
+        fake.engine.check_health()
+
+
 def test_aborts_queued_during_the_forward_take_effect_in_the_same_step():
     fake = fake_engine(mixes)
     core = fake.engine.engine_core.engine_core

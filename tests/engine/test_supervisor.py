@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from octavo.engine.core_messages import (
     Admitted,
     CallCore,
     CallResult,
+    CoreFailed,
     CoreReady,
     RaisedError,
     StartCore,
@@ -41,6 +43,7 @@ class PaperChild:
         self.is_gone = False
         self.is_connected = False
         self.stop_message: bytes | None = None
+        self.status = -signal.SIGSEGV
 
     def connect(self) -> None:
         self.is_connected = True
@@ -59,7 +62,7 @@ class PaperChild:
 
     def close(self, stop_message: bytes | None = None) -> int:
         self.stop_message = stop_message
-        return -9
+        return self.status
 
     def added(self) -> dict[str, list[int]]:
         requests = [m.request for m in self.sent if isinstance(m, AddRequest)]
@@ -161,11 +164,27 @@ def test_a_request_at_three_deaths_in_a_row_fails_and_the_rest_goes_on():
     assert paper.child.added() == {"innocent": []}
     paper.say(EngineCoreOutput("innocent", [5]))
     assert list(paper.child.added()) == ["innocent", "poison"]
+    for _ in range(2):
+        paper.die(["poison"])
+        assert paper.become_ready().added() == {"poison": []}
     paper.die(["poison"])
     (failure,) = paper.outputs()[1:]
     assert (failure.request_id, failure.finish_reason) == ("poison", FinishReason.ERROR)
-    assert "3 times in a row" in failure.stop_reason
+    assert "at least 3 times in a row" in failure.stop_reason
     assert paper.become_ready().added() == {"innocent": [5]}
+
+
+@pytest.mark.parametrize("status", [-signal.SIGKILL, -signal.SIGTERM])
+def test_a_core_that_is_killed_from_outside_says_less_about_its_request(status):
+    paper = ready_paper()
+    paper.supervisor.add_request(request("a"))
+    for number in range(6):
+        assert not paper.outputs(), f"condemned after {number} deaths"
+        paper.child.status = status
+        paper.die(["a"])
+        if number < 5:
+            paper.become_ready()
+    assert [output.finish_reason for output in paper.outputs()] == [FinishReason.ERROR]
 
 
 def test_too_many_deaths_in_the_window_end_the_engine():
@@ -178,7 +197,7 @@ def test_too_many_deaths_in_the_window_end_the_engine():
     paper.die()
     assert paper.supervisor.state is CoreState.DEAD
     assert len(paper.children) == 3
-    with pytest.raises(EngineDeadError, match=r"more than 2 times in 60 s .*; signal 9"):
+    with pytest.raises(EngineDeadError, match=r"more than 2 times in a row in 60 s .*; signal 11"):
         raise paper.supervisor.dead_error
     with pytest.raises(EngineDeadError):
         paper.supervisor.add_request(request("b"))
@@ -195,6 +214,8 @@ def test_cores_that_gave_tokens_may_die_as_often_as_they_like():
         paper.say(EngineCoreOutput("a", [token_id]))
         paper.die(["a"])
         paper.become_ready()
+        paper.die(["a"])  # one without is allowed, and the next with one ends the row
+        paper.become_ready()
     assert paper.child.added() == {"a": list(range(10))}
     paper.die()
     paper.become_ready()
@@ -206,7 +227,7 @@ def test_deaths_that_tell_the_cause_do_not_count():
     paper = ready_paper(max_deaths=2)
     for name in ("a", "b", "c", "d"):
         paper.supervisor.add_request(request(name))
-    for admitted in ("abcd", "abcd", "a", "b", "c", "d"):
+    for admitted in ("abcd", "abcd", "a", "a", "b", "b", "c", "c", "d", "d"):
         paper.die(list(admitted))
         paper.become_ready()
     assert paper.supervisor.state is CoreState.READY
@@ -331,6 +352,96 @@ def test_parameters_that_are_no_plain_data_are_refused_with_or_without_a_core():
     with pytest.raises(InvalidRequestError, match="plain data"):
         paper.supervisor.add_request(bad)
     assert paper.become_ready().sent == []
+
+
+# -- cores that hang ---------------------------------------------------------------------------------------------------
+
+
+def silent_for(paper: Paper, seconds: float) -> None:
+    """Let time pass, and look whenever that is asked for."""
+    end = paper.now + seconds
+    while (at := paper.supervisor.attend_at) is not None and at <= end:
+        paper.now = max(at, paper.now)
+        paper.supervisor.receive()
+    paper.now = end
+
+
+def test_a_core_that_has_work_and_says_nothing_is_replaced(caplog):
+    paper = ready_paper(step_timeout_s=80)
+    paper.supervisor.add_request(request("a"))
+    silent_for(paper, 79)
+    paper.say(EngineCoreOutput("a", [5]))
+    silent_for(paper, 79)
+    assert len(paper.children) == 1
+    silent_for(paper, 12)
+    assert len(paper.children) == 2
+    assert "it hung: it had been silent for 80 s" in caplog.text
+    assert paper.become_ready().added() == {"a": [5]}
+
+
+def test_any_step_is_a_sign_of_life_also_one_without_tokens():
+    paper = ready_paper(step_timeout_s=80)
+    paper.supervisor.add_request(request("a"))
+    for _ in range(20):
+        silent_for(paper, 60)
+        paper.say()
+    assert len(paper.children) == 1
+
+
+@pytest.mark.parametrize("method", ["sleep", "pause", "collective_rpc"])
+def test_a_core_that_owes_nothing_may_be_silent(method):
+    paper = ready_paper(step_timeout_s=80)
+    assert paper.supervisor.attend_at is None
+    paper.supervisor.add_request(request("a"))
+    call = paper.supervisor.call(method, (1,) if method == "sleep" else ())
+    if method != "pause":  # takes any time
+        silent_for(paper, 10_000)
+    paper.child.messages.append(CallResult(1))
+    paper.supervisor.receive()
+    assert call.result(0) is None
+    silent_for(paper, 150)
+    assert len(paper.children) == (2 if method == "collective_rpc" else 1)
+
+
+def test_a_call_that_is_not_answered_is_a_hang_too():
+    paper = ready_paper(step_timeout_s=80)
+    call = paper.supervisor.call("scheduler_stats", ())
+    silent_for(paper, 100)
+    assert len(paper.children) == 2
+    paper.become_ready()
+    assert [m.method for m in paper.child.sent] == ["scheduler_stats"]
+    assert not call.done()
+
+
+def test_time_in_which_the_front_end_itself_stood_still_does_not_count():
+    paper = ready_paper(step_timeout_s=80)
+    paper.supervisor.add_request(request("a"))
+    paper.now += 10_000  # a frozen container: the core stood still too
+    paper.supervisor.receive()
+    assert len(paper.children) == 1
+    silent_for(paper, 50)
+    paper.say(EngineCoreOutput("a", [5]))
+    assert len(paper.children) == 1
+
+
+def test_a_core_that_hangs_while_it_starts_is_replaced_but_for_the_first():
+    paper = Paper(step_timeout_s=80)
+    assert paper.supervisor.attend_at is None
+    paper.now += 30  # the first start takes so long
+    paper.become_ready()
+    paper.die()
+    silent_for(paper, 290)
+    assert len(paper.children) == 2
+    silent_for(paper, 60)
+    assert len(paper.children) == 3
+
+
+def test_a_core_that_says_why_it_ends_is_quoted(caplog):
+    paper = ready_paper(max_deaths=0)
+    paper.child.notes.append(CoreFailed("the books are wrong"))
+    paper.die()
+    with pytest.raises(EngineDeadError, match="the books are wrong"):
+        raise paper.supervisor.dead_error
 
 
 def test_closing_stops_a_ready_core_kills_a_starting_one_and_fails_calls():

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from octavo.scheduler.scheduler import Scheduler
 from octavo.worker.worker import Worker
 
 
@@ -32,6 +33,21 @@ class Extension:
 class Broken(Worker):
     def load_model(self) -> None:
         1 / 0  # noqa: B018
+
+
+class ForgetfulScheduler(Worker):
+    """A worker whose process has a scheduler with a fault: it fails at the tenth update."""
+
+    def load_model(self) -> None:
+        super().load_model()
+        update, num_updates = Scheduler.update_from_output, iter(range(10**6))
+
+        def failing(scheduler, step, output):
+            if next(num_updates) == 9:
+                raise KeyError("a block that nobody knows")
+            return update(scheduler, step, output)
+
+        Scheduler.update_from_output = failing
 
 
 class Killed(Worker):
