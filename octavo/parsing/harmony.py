@@ -10,31 +10,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from octavo.parsing.formats import ToolFormat
 from octavo.parsing.interface import Tool
 from octavo.parsing.json_calls import NO_ARGUMENTS
 from octavo.parsing.json_text import read_container
 from octavo.parsing.reader import MalformedCallError, Reader, Steps, Stops
+from octavo.parsing.reading import read_content
 from octavo.parsing.writer import EventWriter
 
 MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _MAX_HEADER_CHARACTERS = 512
 _MESSAGE = Stops(("<|message|>",))
-_BODY_STOPS = Stops((*_ENDS, "<|start|>", "<|channel|>"))
+BODY_ENDS = (*_ENDS, "<|start|>", "<|channel|>")
+_BODY_STOPS = Stops(BODY_ENDS)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 
-def read_harmony(reader: Reader, writer: EventWriter, tools: Mapping[str, Tool] | None) -> Steps[None]:
-    """Read messages to the end of the output. tools: None when the request has none; calls are content then.
+def read_harmony(
+    reader: Reader, writer: EventWriter, tool_format: ToolFormat | None, tools: Mapping[str, Tool]
+) -> Steps[None]:
+    """Read messages to the end of the output.
+
+    tool_format: this one; None when the request allows no calls, which are content then; or the one of forced calls,
+    which are the content of a message, or stand without one
 
     An output continues the prompt's `<|start|>assistant`, so it may begin with a recipient. Text outside messages is
     content, and so is a header that is none.
     """
+    has_calls = tool_format is not None and tool_format.is_harmony
+    inner = tool_format if not has_calls else None
     may_be_header = bool((yield from reader.peek((" to=",))))
     while True:
         if not may_be_header:
-            marker = yield from reader.until(_BODY_STOPS, writer.content)
+            marker = yield from read_content(reader, writer, inner, tools, ends=BODY_ENDS)
             if marker is None:
                 return
             if marker in _ENDS:
@@ -45,24 +55,26 @@ def read_harmony(reader: Reader, writer: EventWriter, tools: Mapping[str, Tool] 
         try:
             header, _ = yield from reader.short_text(_MESSAGE, _MAX_HEADER_CHARACTERS)
             reader.take(reader.at + len("<|message|>"))
-            yield from _read_message(reader, writer, header, tools)
+            yield from _read_message(reader, writer, header, has_calls=has_calls)
         except MalformedCallError:
             writer.end_call(is_complete=False)
         writer.content(reader.release())
 
 
-def _read_message(reader: Reader, writer: EventWriter, header: str, tools: Mapping[str, Tool] | None) -> Steps[None]:
+def _read_message(reader: Reader, writer: EventWriter, header: str, *, has_calls: bool) -> Steps[None]:
+    """Read the body of a call or of reasoning; that of content is left to the caller."""
     channel = _CHANNEL.search(header)
     recipient = _RECIPIENT.search(header)
     name = recipient[1] if recipient else ""
-    if name.startswith("functions.") and tools is not None:
+    is_call = name.startswith("functions.")
+    if is_call and has_calls:
         yield from _read_arguments(reader, writer, name.removeprefix("functions."))
         return
     reader.release()
-    is_reasoning = bool(channel and channel[1] == "analysis") or bool(name and not name.startswith("functions."))
-    writer.is_reasoning = is_reasoning
-    yield from reader.until(_BODY_STOPS, writer.reasoning if is_reasoning else writer.content)
-    writer.is_reasoning = False
+    if not is_call and (name or (channel and channel[1] == "analysis")):
+        writer.is_reasoning = True
+        yield from reader.until(_BODY_STOPS, writer.reasoning)
+        writer.is_reasoning = False
 
 
 def _read_arguments(reader: Reader, writer: EventWriter, name: str) -> Steps[None]:

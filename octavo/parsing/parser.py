@@ -82,15 +82,14 @@ def _read_output(
     tools: dict[str, Tool],
     is_reasoning: bool,
 ) -> Steps[None]:
-    yield
     if (tool_format and tool_format.is_harmony) or (reasoning and reasoning.is_harmony):
-        yield from read_harmony(reader, writer, tools if tool_format else None)
+        yield from read_harmony(reader, writer, tool_format, tools)
         return
     if reasoning:
         call_markers = tool_format.opening if tool_format else ()
         yield from read_reasoning(reader, writer, reasoning, is_open=is_reasoning, call_markers=call_markers)
     dropped = reasoning.content_markers if reasoning else ()
-    yield from read_content(reader, writer, tool_format, tools, dropped)
+    yield from read_content(reader, writer, tool_format, tools, dropped=dropped)
 
 
 def shown_tokens(tool_format: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:

@@ -19,6 +19,7 @@ def read_reasoning(
     is_open: the output begins inside it; an opening marker is then read over, as some models repeat it
     call_markers: end the reasoning too, where the format says so
     """
+    writer.is_reasoning = is_open
     reader.hold()
     yield from reader.skip_space()
     marker = (yield from reader.accept(reasoning.opening)) if reasoning.opening else None
@@ -42,20 +43,28 @@ def read_content(
     writer: EventWriter,
     tool_format: ToolFormat | None,
     tools: Mapping[str, Tool],
-    dropped_markers: tuple[str, ...] = (),
-) -> Steps[None]:
-    """Read content and calls to the end of the output. dropped_markers: those that only wrap content."""
+    *,
+    dropped: tuple[str, ...] = (),
+    ends: tuple[str, ...] = (),
+) -> Steps[str | None]:
+    """Read content and calls up to the first of the markers that end it, and return that unread; None: to the very end.
+
+    dropped: markers that only wrap content
+    """
     triggers = tool_format.triggers if tool_format else ()
-    if not triggers and not dropped_markers:
+    if not (triggers or dropped or ends):
         yield from reader.rest(writer.content)
-        return
-    stops = Stops((*triggers, *dropped_markers))
+        return None
+    stops = Stops((*triggers, *dropped, *ends))
     while (marker := (yield from reader.until(stops, writer.content))) is not None:
-        if marker in dropped_markers:
+        if marker in ends:
+            return marker
+        if marker in dropped:
             reader.take(reader.at + len(marker))
         else:
             assert tool_format
             yield from _read_calls(reader, writer, tool_format, tools, is_bare=marker in tool_format.bare)
+    return None
 
 
 def _read_calls(

@@ -37,7 +37,8 @@ class ReasoningFormat:
         return (*self.opening, *self.closing, *self.content_markers)
 
 
-HARMONY_FINAL = "<|channel|>final<|message|>"
+_HARMONY_REASONING = "<|channel|>analysis<|message|>"
+_HARMONY_FINAL = "<|channel|>final<|message|>"
 _TALK = ("Here's", "Here is")
 
 _FORMATS = (
@@ -79,7 +80,7 @@ _FORMATS = (
         closing=("<|END_THINKING|>",),
         content_markers=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
-    ReasoningFormat("openai_gptoss", opening=(), closing=(HARMONY_FINAL,), is_harmony=True),
+    ReasoningFormat("openai_gptoss", opening=(_HARMONY_REASONING,), closing=(_HARMONY_FINAL,), is_harmony=True),
 )
 REASONING_FORMATS: dict[str, ReasoningFormat] = {one.name: one for one in _FORMATS}
 
@@ -90,13 +91,23 @@ def thinking_is_disabled(template_arguments: Mapping[str, Any]) -> bool:
 
 
 def starts_in_reasoning(
-    reasoning: ReasoningFormat, prompt_text: str, template_arguments: Mapping[str, Any] | None = None
+    reasoning: ReasoningFormat,
+    prompt_text: str,
+    template_arguments: Mapping[str, Any] | None = None,
+    continued_text: str = "",
 ) -> bool:
     """Tell whether an output that continues this prompt begins inside the reasoning.
 
     What the prompt ends with decides; where it ends with neither marker, what the request asked of the template, and
-    then what is usual for the format. prompt_text: the rendered prompt, or its last lines, special tokens shown.
+    then what is usual for the format.
+
+    prompt_text: the rendered prompt, or its last lines, special tokens shown
+    continued_text: of the final assistant message that the output continues: the last marker in it decides first
     """
+    last_opening = max((continued_text.rfind(marker) for marker in reasoning.opening), default=-1)
+    last_closing = max((continued_text.rfind(marker) for marker in reasoning.closing), default=-1)
+    if last_opening != last_closing:
+        return last_opening > last_closing
     end = prompt_text.rstrip()
     if any(end.endswith(marker.rstrip()) for marker in reasoning.opening):
         return True

@@ -5,57 +5,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.parsing.harmony import BODY_ENDS
 from octavo.parsing.reasoning import ReasoningFormat
 from octavo.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTokens:
-    """The ids of a format's markers with one tokenizer; several for a marker that is several tokens."""
+    """The ids of a format's markers with one tokenizer; several for a marker that is several tokens.
+
+    comes_in_messages: reasoning is what stands between an opening and the next end, as often as there are such
+    """
 
     ends: tuple[tuple[int, ...], ...]
     openings: tuple[tuple[int, ...], ...]
+    comes_in_messages: bool = False
 
 
 def reasoning_tokens(
     reasoning: ReasoningFormat, tokenizer: Tokenizer, call_markers: Sequence[str] = ()
 ) -> ReasoningTokens:
     """Look the markers up. call_markers: those of the tool format, which may end the reasoning as well."""
-    ends = (*reasoning.closing, *(call_markers if reasoning.ends_at_call else ()))
-    return ReasoningTokens(_ids_of(ends, tokenizer), _ids_of(reasoning.opening, tokenizer))
+    if reasoning.is_harmony:
+        ends: Sequence[str] = BODY_ENDS
+    else:
+        ends = (*reasoning.closing, *(call_markers if reasoning.ends_at_call else ()))
+    return ReasoningTokens(_ids_of(ends, tokenizer), _ids_of(reasoning.opening, tokenizer), reasoning.is_harmony)
 
 
 def _ids_of(markers: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tokenizer.encode(marker, add_special_tokens=False)) for marker in markers)
+    encoded = (tuple(tokenizer.encode(marker, add_special_tokens=False)) for marker in markers)
+    return tuple(ids for ids in encoded if ids)
 
 
 class ReasoningTokenCounter:
-    """Counts tokens up to the first ids that end the reasoning, the opening marker not counted."""
+    """Counts the tokens of an output up to the first ids that end the reasoning, the opening marker not counted."""
 
-    __slots__ = ("_has_ended", "_last", "_markers", "_num_before_end", "_num_opening", "_window")
+    __slots__ = ("_is_counting", "_last", "_longest", "_markers", "_num_pushed", "num_tokens")
 
     def __init__(self, markers: ReasoningTokens | None) -> None:
         self._markers = markers
-        self._has_ended = markers is None
-        self._num_before_end = 0
-        self._num_opening = 0
+        self._is_counting = markers is not None and not markers.comes_in_messages
         self._last: tuple[int, ...] = ()
-        self._window = max((len(ids) for ids in (*markers.ends, *markers.openings)), default=0) if markers else 0
-
-    @property
-    def num_tokens(self) -> int:
-        return max(0, self._num_before_end - self._num_opening)
+        self._longest = max((len(ids) for ids in (*markers.ends, *markers.openings)), default=1) if markers else 1
+        self._num_pushed = 0
+        self.num_tokens = 0
 
     def push(self, token_ids: Sequence[int]) -> None:
+        if self._markers is None or not (self._is_counting or self._markers.comes_in_messages):
+            return
         for token_id in token_ids:
-            if self._has_ended or self._markers is None:
+            self._num_pushed += 1
+            self._last = (*self._last, token_id)[-self._longest :]
+            if self._is_counting:
+                self.num_tokens += 1
+                self._take_ends(self._markers)
+            self._take_openings(self._markers)
+
+    def _take_ends(self, markers: ReasoningTokens) -> None:
+        for ids in markers.ends:
+            if self._last[-len(ids) :] == ids:
+                self.num_tokens = max(0, self.num_tokens - len(ids))
+                self._is_counting = False
                 return
-            self._num_before_end += 1
-            self._last = (*self._last, token_id)[-self._window :]
-            if self._last in self._markers.openings and self._num_before_end == len(self._last):
-                self._num_opening = len(self._last)
-            for ids in self._markers.ends:
-                if ids and self._last[-len(ids) :] == ids:
-                    self._num_before_end -= len(ids)
-                    self._has_ended = True
-                    break
+
+    def _take_openings(self, markers: ReasoningTokens) -> None:
+        for ids in markers.openings:
+            if self._last[-len(ids) :] == ids:
+                if markers.comes_in_messages:
+                    self._is_counting = True
+                elif self._num_pushed == len(ids):
+                    self.num_tokens = 0
+                return
