@@ -1,6 +1,9 @@
 // The border of the sampling ops: checks, one row per call of RowSampler, rows shared out among threads.
 #include "sampling.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "arrays.h"
 #include "dispatch.h"
 #include "sampling_row.h"
@@ -144,6 +147,33 @@ void apply_penalties(nb::handle logits_array, nb::handle row_start_array, nb::ha
     }
 }
 
+void apply_bitmask(nb::handle logits_array, nb::handle bitmask_array) {
+    const Matrix<float> logits = read_writable_matrix(logits_array, "logits");
+    const Matrix<const std::int32_t> bitmask = read_matrix<std::int32_t>(bitmask_array, "bitmask", logits.rows);
+    const std::int64_t num_words = (logits.columns + 31) / 32;
+    if (bitmask.columns < num_words) {
+        raise_value_error("bitmask must have at least %lld columns, got %lld", static_cast<long long>(num_words),
+                          static_cast<long long>(bitmask.columns));
+    }
+    constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+    nb::gil_scoped_release nogil;
+    parallel_ranges(logits.rows, static_cast<double>(logits.columns) * kMaximumNs, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            float* x = logits.row(row);
+            const std::int32_t* words = bitmask.row(row);
+            for (std::int64_t word = 0; word < num_words; ++word) {
+                const auto bits = static_cast<std::uint32_t>(words[word]);
+                if (bits == 0xFFFFFFFFu) continue;  // most words are all ones or all zeros
+                const std::int64_t first = 32 * word;
+                const std::int64_t count = std::min<std::int64_t>(32, logits.columns - first);
+                for (std::int64_t i = 0; i < count; ++i) {
+                    if (((bits >> i) & 1u) == 0) x[first + i] = kForbidden;
+                }
+            }
+        }
+    });
+}
+
 nb::object sample(nb::handle logits_array, nb::handle temperature_array, nb::handle top_k_array, nb::handle top_p_array,
                   nb::handle min_p_array, nb::handle uniform_array) {
     const FloatMatrix logits = read_logits(logits_array);
@@ -170,6 +200,7 @@ void bind_sampling(nb::module_& m) {
     m.def("top_logprobs", &top_logprobs, nb::arg("logits"), nb::arg("token_ids"), nb::arg("k"));
     m.def("apply_penalties", &apply_penalties, nb::arg("logits"), nb::arg("row_start"), nb::arg("token_ids"),
           nb::arg("output_counts"), nb::arg("repetition"), nb::arg("frequency"), nb::arg("presence"));
+    m.def("apply_bitmask", &apply_bitmask, nb::arg("logits"), nb::arg("bitmask"));
     m.def("sample", &sample, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
           nb::arg("min_p"), nb::arg("uniform"));
 }

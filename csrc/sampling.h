@@ -1,4 +1,4 @@
-// The sampling family of ops: has_nan, argmax, log_softmax, top_logprobs, apply_penalties, sample.
+// The sampling family of ops: has_nan, argmax, log_softmax, top_logprobs, apply_penalties, apply_bitmask, sample.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -118,6 +118,7 @@ def apply_penalties(
     frequency: _Float,
     presence: _Float,
 ) -> None: ...
+def apply_bitmask(logits: _Float, bitmask: _Int) -> None: ...
 def sample(
     logits: _Float,
     temperature: _Float,

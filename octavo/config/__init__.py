@@ -11,6 +11,7 @@ from octavo.config.configs import (
     OctavoConfig,
     ParallelConfig,
     SchedulerConfig,
+    StructuredOutputsConfig,
 )
 from octavo.config.engine_args import EngineArgs
 
@@ -23,4 +24,5 @@ __all__ = [
     "OctavoConfig",
     "ParallelConfig",
     "SchedulerConfig",
+    "StructuredOutputsConfig",
 ]

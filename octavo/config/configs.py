@@ -117,9 +117,28 @@ class LoadConfig:
 
 @dataclass(frozen=True)
 class ObservabilityConfig:
-    """What is counted and logged."""
+    """What is counted and logged. otlp_traces_endpoint: where spans of requests go, or None."""
 
     log_stats: bool = True
+    otlp_traces_endpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class StructuredOutputsConfig:
+    """How grammars constrain texts, where a request does not say it.
+
+    backend: guidance or xgrammar
+    disable_any_whitespace: JSON is written without white space
+    disable_additional_properties: objects whose schema does not speak of further properties have none
+    reasoning_parser: name of the parser that tells reasoning from answers; "" for none
+    enable_in_reasoning: reasoning must follow the grammar too
+    """
+
+    backend: str = "guidance"
+    disable_any_whitespace: bool = True
+    disable_additional_properties: bool = False
+    reasoning_parser: str = ""
+    enable_in_reasoning: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,3 +151,4 @@ class OctavoConfig:
     parallel: ParallelConfig
     load: LoadConfig
     observability: ObservabilityConfig
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()

@@ -85,7 +85,19 @@ class EngineArgs:
     worker_cls: str | None = _option(None, "module.Class of another worker", in_cli=False)
     worker_extension_cls: str | None = _option(None, "module.Class mixed into the worker for collective_rpc")
     kv_events_config: dict[str, Any] | None = _option(None, 'JSON object; {"enable_kv_cache_events": true}')
+    structured_outputs_config: dict[str, Any] | None = _option(
+        None,
+        "JSON object: backend (auto, guidance, xgrammar), disable_any_whitespace (true), disable_additional_properties "
+        "(false), reasoning_parser, enable_in_reasoning (false)",
+    )
+    reasoning_parser: str | None = _option(
+        None, "format of the model's reasoning; auto (the default): as the chat template shows; none: no parsing"
+    )
+    reasoning_parser_plugin: str | None = _option(None, "Python file that registers further formats of reasoning")
     disable_log_stats: bool = _option(False, "count nothing")
+    otlp_traces_endpoint: str | None = _option(
+        None, "OpenTelemetry collector that gets a span per request, grpc://host:4317 style (needs octavo[otel])"
+    )
     step_timeout_s: float = _option(
         300.0, "seconds without a sign of life after which an engine process that has work is replaced; 0: never"
     )
@@ -118,12 +130,11 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "spec_method": ((None,), "speculative decoding is not built"),
     "spec_model": ((None,), "speculative decoding is not built"),
     "spec_tokens": ((None,), "speculative decoding is not built"),
-    "structured_outputs_config": ((None, {}), "structured outputs are not built"),
-    "reasoning_parser": (("", None), "reasoning parsers are not built"),
     "mm_processor_kwargs": ((None, {}), "multimodal input is not built"),
     "limit_mm_per_prompt": ((None, {}), "multimodal input is not built"),
     "pooler_config": ((None,), "pooling is not built"),
     "profiler_config": ((None,), "profiling is not built"),
+    "collect_detailed_traces": ((None, ""), "a request's span tells where its time went; modules have none"),
     "attention_config": ((None,), "there is one attention backend"),
     "attention_backend": ((None,), "there is one attention backend"),
     "compilation_config": ((None, {}, 0), "there is nothing to compile"),

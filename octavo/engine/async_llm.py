@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from octavo.config import EngineArgs
+from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import refuse_lora
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.process_start import StartedProcess, StartingProcess
+from octavo.engine.reasoning import default_reasoning, load_parser_plugin
 from octavo.engine.request_streams import RequestStreams
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import method_name
@@ -42,13 +44,21 @@ class AsyncLLM:
         self.num_blocks = started.num_blocks
         self.tokenizer = started.tokenizer
         self.metrics = EngineMetrics(self.model_config.served_model_name, self.config.observability.log_stats)
+        self.grammars = make_grammar_checker(self.config, started.tokenizer)
         self.input_processor = InputProcessor(
-            self.model_config, self.config.scheduler, started.tokenizer, started.max_kv_tokens
+            self.model_config,
+            self.config.scheduler,
+            started.tokenizer,
+            started.max_kv_tokens,
+            default_reasoning(self.config, started.tokenizer),
+            self.grammars,
         )
-        self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics)
+        self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics, self.grammars)
         self.engine_core = self._streams.client
         self._stats_line = StatsLine(self.metrics, time.monotonic())
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
+        # they only wait, for processes that compile; what is known already passes those that wait
+        self._grammar_threads = ThreadPoolExecutor(8, thread_name_prefix="octavo-grammar-wait")
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, recovery: RecoveryPolicy | None = None) -> AsyncLLM:
@@ -56,6 +66,7 @@ class AsyncLLM:
 
         recovery: when to give up replacing processes that die
         """
+        load_parser_plugin(engine_args.reasoning_parser_plugin)
         return cls(StartingProcess(engine_args, recovery).wait())
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -72,10 +83,12 @@ class AsyncLLM:
         priority: int = 0,
         data_parallel_rank: int | None = None,
         arrival_time: float | None = None,
+        reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yield its outputs as sampling_params.output_kind says, the last one with finished=True.
 
         request_id: need not be unique; outputs carry it, and requests with the same id are not mixed up
+        reasoning_end_token_ids: see InputProcessor.process
         A request that fails alone ends with the finish reason "error" and the error text as stop_reason. Raises
         InvalidRequestError or UnsupportedError before anything runs, and EngineDeadError when there is no engine any
         more. Leaving the stream early, or cancelling its task, aborts the request.
@@ -90,6 +103,7 @@ class AsyncLLM:
             priority=priority,
             data_parallel_rank=data_parallel_rank,
             arrival_time=arrival_time,
+            reasoning_end_token_ids=reasoning_end_token_ids,
         )
         finished = False
         try:
@@ -113,6 +127,7 @@ class AsyncLLM:
         priority: int = 0,
         data_parallel_rank: int | None = None,
         arrival_time: float | None = None,
+        reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> RequestOutputCollector:
         """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
         refuse_lora(lora_request)
@@ -130,10 +145,13 @@ class AsyncLLM:
                 priority=priority,
                 arrival_time=arrival_time,
                 tokenization_kwargs=tokenization_kwargs,
+                reasoning_end_token_ids=reasoning_end_token_ids,
             )
 
-        if _text_length(prompt) > LONG_PROMPT_CHARS:
-            processed = await asyncio.get_running_loop().run_in_executor(self._tokenizer_threads, process)
+        if self.input_processor.takes_time(prompt, params):
+            has_grammar = getattr(params, "structured_outputs", None) is not None
+            threads = self._grammar_threads if has_grammar else self._tokenizer_threads
+            processed = await asyncio.get_running_loop().run_in_executor(threads, process)
         else:
             processed = process()
         self._streams.attach()
@@ -207,6 +225,9 @@ class AsyncLLM:
         """End the core at once; unfinished streams raise EngineDeadError. Idempotent."""
         self._streams.shutdown()
         self._tokenizer_threads.shutdown(wait=False, cancel_futures=True)
+        self._grammar_threads.shutdown(wait=False, cancel_futures=True)
+        if self.grammars is not None:
+            self.grammars.close()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -289,12 +310,3 @@ class AsyncLLM:
         except asyncio.TimeoutError:
             raise TimeoutError(f"collective_rpc({method!r}) gave no result in {timeout} seconds") from None
         return results
-
-
-def _text_length(prompt: object) -> int:
-    if isinstance(prompt, Mapping):
-        prompt = None if "prompt_token_ids" in prompt else prompt.get("prompt")
-    return len(prompt) if isinstance(prompt, str) else 0
-
-
-LONG_PROMPT_CHARS = 2000  # about half a millisecond; longer texts are tokenised outside the event loop

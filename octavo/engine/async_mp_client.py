@@ -76,6 +76,11 @@ class AsyncMPClient:
         """End requests; unknown ids are ignored."""
         self._supervisor.abort_requests(request_ids)
 
+    def load_vocabulary(self, packed: bytes) -> None:
+        """Give the core the tokens' bytes, before the first request with a grammar; what follows is sent after it."""
+        self._supervisor.call("load_vocabulary", (packed,))
+        self._set_timer()
+
     async def call(self, method: str, *args: Any) -> Any:
         """Call a service of the core and return its answer; while a core is replaced the call waits."""
         self.attach()

@@ -15,6 +15,7 @@ from octavo.executor.interface import Executor
 from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
+from octavo.structured.manager import StructuredOutputManager
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
@@ -33,9 +34,13 @@ class EngineCore:
     dead_error: why nothing works any more: a worker is gone, or the books of blocks and requests cannot be trusted
     """
 
-    def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
+    def __init__(
+        self, executor: Executor, scheduler: Scheduler, grammars: StructuredOutputManager | None = None
+    ) -> None:
+        """grammars: what the scheduler has as its grammar hook"""
         self.executor = executor
         self.scheduler = scheduler
+        self._grammars = grammars
         self.before_step: Callable[[SchedulerOutput], None] | None = None
         self.dead_error: EngineDeadError | None = None
         self.is_paused = False
@@ -90,6 +95,8 @@ class EngineCore:
         step = self._schedule()
         if self.before_step is not None:
             self.before_step(step)
+        if not step.num_scheduled_tokens and self._grammars is not None:
+            self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
         model_output = self._execute(step)
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
@@ -187,6 +194,11 @@ class EngineCore:
 
     # -- services ------------------------------------------------------------------------------------------------------
 
+    def load_vocabulary(self, packed: bytes) -> None:
+        """Learn the tokens' bytes (see Vocabulary.pack); must come before the first request with a grammar."""
+        assert self._grammars is not None, "a core without grammars gets no requests with one"
+        self._grammars.load_vocabulary(packed)
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget the cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""
         return self.scheduler.reset_prefix_cache(reset_running_requests)
@@ -221,4 +233,9 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Release the workers; idempotent."""
+        if self._grammars is not None:
+            self._grammars.close()
         self.executor.shutdown()
+
+
+_GRAMMAR_WAIT_S = 0.01

@@ -42,6 +42,9 @@ class EngineCoreClient(Protocol):
     ) -> list[Any]:
         """Call a method on every worker."""
 
+    def load_vocabulary(self, packed: bytes) -> None:
+        """Give the core the tokens' bytes, before the first request with a grammar."""
+
     def check_health(self) -> None:
         """Raise EngineDeadError when the core or a worker is gone."""
 
@@ -82,6 +85,9 @@ class InprocClient:
         kwargs: Mapping[str, Any] | None,
     ) -> list[Any]:
         return self.engine_core.collective_rpc(method, timeout_s, args, kwargs)
+
+    def load_vocabulary(self, packed: bytes) -> None:
+        self.engine_core.load_vocabulary(packed)
 
     def check_health(self) -> None:
         self.engine_core.check_health()

@@ -81,6 +81,7 @@ class EngineCoreProc:
             "snapshot": core.snapshot,
             "take_kv_events": core.take_kv_events,
             "collective_rpc": core.collective_rpc,
+            "load_vocabulary": core.load_vocabulary,
             "check_health": core.check_health,
             "pause": core.pause,
             "resume": core.resume,

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from octavo.config import ModelConfig, SchedulerConfig
 from octavo.engine.parallel_sampling import SEED_RANGE
 from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_prompt
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.engine.reasoning import prompt_end, reasoning_markers
+from octavo.errors import InvalidRequestError
+from octavo.parsing.reasoning import ReasoningFormat
 from octavo.sampling.custom_processors import validate_with_processors
+from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
-from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
 from octavo.types.sampling_params import SamplingParams
+from octavo.types.structured_params import StructuredOutputsParams
 
 LONG_TEXT_CHARS = 100_000  # tokenised in milliseconds; longer texts are looked at before
+LONG_PROMPT_CHARS = 2000  # about half a millisecond; longer texts are tokenised outside the event loop
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,13 @@ class InputProcessor:
         scheduler: SchedulerConfig,
         tokenizer: Tokenizer | None,
         max_kv_tokens: int,
-        reasoning_markers: ReasoningMarkers | None = None,
+        reasoning: ReasoningFormat | None = None,
+        grammars: GrammarChecker | None = None,
     ) -> None:
         """model, scheduler: as started, max_model_len final; max_kv_tokens: longest sequence that the cache holds
 
-        reasoning_markers: of the model's reasoning, for requests with a thinking budget that do not bring their own
+        grammars: None for an engine without structured outputs
+        reasoning: how the model marks its reasoning, for requests that depend on it and do not say so themselves
         """
         self.max_sequence_len = min(model.max_model_len, max_kv_tokens)
         self._model = model
@@ -60,7 +66,8 @@ class InputProcessor:
         self._priorities = scheduler.policy == "priority"
         self._counter = itertools.count()
         self._longest_token_chars: int | None = None  # found when first needed
-        self.reasoning_markers = reasoning_markers
+        self._reasoning = reasoning
+        self._grammars = grammars
 
     def process(
         self,
@@ -71,8 +78,14 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         tokenization_kwargs: Mapping[str, object] | None = None,
+        reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> ProcessedRequest:
-        """Return the request that the core gets; raises InvalidRequestError or UnsupportedError and changes nothing."""
+        """Return the request that the core gets; raises InvalidRequestError or UnsupportedError and changes nothing.
+
+        A grammar that is new here is compiled first, which takes a while.
+        reasoning_end_token_ids: a grammar begins only after these, unless the engine has enable_in_reasoning; None: as
+        the model's reasoning format and the prompt's end have it
+        """
         if not isinstance(request_id, str) or not request_id:
             raise wrong("request_id", "non-empty text", request_id)
         if not isinstance(params, SamplingParams):
@@ -83,7 +96,25 @@ class InputProcessor:
         token_ids = self._truncate(parsed.token_ids, options)
         self._check_prompt(token_ids)
         checked_params = self._check_params(params, len(token_ids))
-        return self._build(request_id, parsed, token_ids, checked_params, priority, arrival_time)
+        self._add_reasoning_markers(checked_params, token_ids)
+        processed = self._build(request_id, parsed, token_ids, checked_params, priority, arrival_time)
+        if checked_params.structured_outputs is not None:
+            markers = checked_params.reasoning_markers
+            end = reasoning_end_token_ids or (markers.ids_before_answer if markers is not None else None)
+            self._add_grammar(processed.request, checked_params.structured_outputs, end)
+            if processed.request.reasoning_end_token_ids and not reasoning_end_token_ids and markers is not None:
+                processed.request.reasoning_start_token_ids = markers.ids_that_may_begin
+        return processed
+
+    def takes_time(self, prompt: object, params: SamplingParams) -> bool:
+        """Say whether `process` may take longer than an event loop should wait."""
+        if isinstance(prompt, Mapping):
+            prompt = None if "prompt_token_ids" in prompt else prompt.get("prompt")
+        is_long = isinstance(prompt, str) and len(prompt) > LONG_PROMPT_CHARS
+        wish = getattr(params, "structured_outputs", None)
+        if is_long or not isinstance(wish, StructuredOutputsParams):
+            return is_long or wish is not None
+        return self._grammars is not None and not self._grammars.is_known(wish)
 
     def _build(
         self,
@@ -180,8 +211,6 @@ class InputProcessor:
         """Return a copy that is final for the model: bad words as ids, max_tokens within the context."""
         params = copy.copy(params)
         params.verify()  # the fields of a SamplingParams can be assigned after it was built
-        if params.structured_outputs is not None:
-            raise UnsupportedError("structured_outputs are not supported in this version; leave them out")
         if self._tokenizer is None and (params.stop_strings or params.bad_words):
             name = "stop" if params.stop_strings else "bad_words"
             raise InvalidRequestError(f"{name} needs a tokenizer, but skip_tokenizer_init=True; use token ids", name)
@@ -194,24 +223,43 @@ class InputProcessor:
                 f"max_model_len={self._model.max_model_len} leaves room for {room}",
                 "min_tokens",
             )
-        self._check_thinking_budget(params)
         params.verify_for_model(self._model.vocab_size, self._model.max_logprobs)
         validate_with_processors(self._model.logits_processors, params)
         # the policy: the prompt is never shortened, the output is cut at the context's end
         params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         return params
 
-    def _check_thinking_budget(self, params: SamplingParams) -> None:
-        """Tell a request with a budget what ends the reasoning, unless its entry point did; raises if nobody knows."""
-        if params.thinking_token_budget is None or params.reasoning_markers is not None:
+    def _add_grammar(
+        self, request: EngineCoreRequest, wish: StructuredOutputsParams, reasoning_end: Sequence[int] | None
+    ) -> None:
+        """Give the request the grammar that it asks for, in place of the wish."""
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "structured_outputs need a tokenizer, but skip_tokenizer_init=True; leave them out",
+                "structured_outputs",
+            )
+        request.grammar = self._grammars.check(wish)
+        request.sampling_params.structured_outputs = None
+        if reasoning_end and not self._grammars.config.enable_in_reasoning:
+            request.reasoning_end_token_ids = list(reasoning_end)
+
+    def _add_reasoning_markers(self, params: SamplingParams, token_ids: list[int]) -> None:
+        """Tell a request with a budget or a grammar where its reasoning ends, unless its entry point did.
+
+        Raises InvalidRequestError for a budget of a model that is not known to reason.
+        """
+        has_budget = params.thinking_token_budget is not None
+        if params.reasoning_markers is not None or not (has_budget or params.structured_outputs is not None):
             return
-        if self.reasoning_markers is None:
+        if self._reasoning is not None and self._tokenizer is not None:
+            end = prompt_end(self._tokenizer, token_ids)
+            params.set_reasoning_markers(reasoning_markers(self._reasoning, self._tokenizer, end))
+        elif has_budget:
             raise InvalidRequestError(
                 "thinking_token_budget needs a model whose reasoning format is known: its chat template shows none; "
                 "name one with reasoning_parser, or leave the budget out",
                 "thinking_token_budget",
             )
-        params.set_reasoning_markers(self.reasoning_markers)
 
 
 def tokenize_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

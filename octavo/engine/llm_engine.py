@@ -8,8 +8,11 @@ from typing import Any
 from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.engine.core_client import EngineCoreClient, InprocClient
+from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.request_traces import tracer_of
+from octavo.engine.reasoning import default_reasoning, load_parser_plugin
 from octavo.engine.startup import StartedCore
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
@@ -30,14 +33,24 @@ class LLMEngine:
         self.model_config = config.model
         self.tokenizer = tokenizer
         self.metrics = EngineMetrics(config.model.served_model_name, config.observability.log_stats)
-        self.input_processor = InputProcessor(config.model, config.scheduler, tokenizer, max_kv_tokens)
-        self._output_processor = OutputProcessor(tokenizer, self.metrics)
+        self.grammars = make_grammar_checker(config, tokenizer)
+        self.input_processor = InputProcessor(
+            config.model,
+            config.scheduler,
+            tokenizer,
+            max_kv_tokens,
+            default_reasoning(config, tokenizer),
+            self.grammars,
+        )
+        self._has_sent_vocabulary = False
+        self._output_processor = OutputProcessor(tokenizer, self.metrics, tracer_of(config))
         self.engine_core = client
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
         """Resolve the options, load the model and start a core: here, or as envs say in a process of its own."""
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
+        load_parser_plugin(engine_args.reasoning_parser_plugin)
         if envs.enable_multiprocessing():
             from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient
@@ -67,8 +80,12 @@ class LLMEngine:
         arrival_time: float | None = None,
         tokenization_kwargs: Mapping[str, object] | None = None,
         lora_request: object | None = None,
+        reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> str:
-        """Check a request and queue it; return its id. Ids need not be unique: outputs carry the id as given."""
+        """Check a request and queue it; return its id. Ids need not be unique: outputs carry the id as given.
+
+        reasoning_end_token_ids: see InputProcessor.process
+        """
         refuse_lora(lora_request)
         processed = self.input_processor.process(
             request_id,
@@ -77,12 +94,16 @@ class LLMEngine:
             priority=priority,
             arrival_time=arrival_time,
             tokenization_kwargs=tokenization_kwargs,
+            reasoning_end_token_ids=reasoning_end_token_ids,
         )
         self.add_processed(processed)
         return request_id
 
     def add_processed(self, processed: ProcessedRequest) -> None:
         """Queue a checked request. Text state first: the core must never answer for a request unknown here."""
+        if processed.request.grammar is not None and not self._has_sent_vocabulary and self.grammars is not None:
+            self.engine_core.load_vocabulary(self.grammars.packed_vocabulary())
+            self._has_sent_vocabulary = True
         sequences = self._output_processor.add_request(processed.request, processed.external_id, processed.prompt)
         try:
             for sequence in sequences:
@@ -166,7 +187,10 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         """Release the core; idempotent."""
+        if self.grammars is not None:
+            self.grammars.close()
         self.engine_core.shutdown()
+        self._output_processor.close()
 
 
 def refuse_lora(lora_request: object | None) -> None:

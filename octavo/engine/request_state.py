@@ -144,12 +144,17 @@ class RequestState:
         if self.text is None or not new_token_ids:
             return len(new_token_ids)
         params = self.request.sampling_params
-        ends_with_stop_token = output.finish_reason is FinishReason.STOP and not params.include_stop_str_in_output
-        if not ends_with_stop_token:
+        if params.include_stop_str_in_output or not self._ends_with_stop_token(output):
             return self.text.add(new_token_ids)
         num_shown = len(new_token_ids) - 1
         num_kept = self.text.add(new_token_ids[:num_shown])
         return num_kept if self.text.stop_string is not None else len(new_token_ids)
+
+    def _ends_with_stop_token(self, output: EngineCoreOutput) -> bool:
+        """Say whether the last token only ended the sequence; at the end of a grammar it is text."""
+        if output.finish_reason is not FinishReason.STOP:
+            return False
+        return output.new_token_ids[-1] in (self.request.eos_token_id, output.stop_reason)
 
     def _record_events(self, output: EngineCoreOutput) -> None:
         metrics = self.metrics

@@ -12,6 +12,7 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import EngineDeadError
 from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutputs
 
@@ -22,13 +23,21 @@ class RequestStreams:
     gate: set unless new requests must wait
     """
 
-    def __init__(self, handle: ProcessHandle, tokenizer: Tokenizer | None, metrics: EngineMetrics) -> None:
+    def __init__(
+        self,
+        handle: ProcessHandle,
+        tokenizer: Tokenizer | None,
+        metrics: EngineMetrics,
+        grammars: GrammarChecker | None = None,
+    ) -> None:
         self.client = AsyncMPClient(handle, self._take_outputs, self._take_death)
         self.gate = asyncio.Event()
         self.gate.set()
         self._output_processor = OutputProcessor(tokenizer, metrics)
         self._drained = asyncio.Event()
         self._drained.set()
+        self._grammars = grammars
+        self._has_sent_vocabulary = False
 
     @property
     def num_unfinished(self) -> int:
@@ -52,6 +61,8 @@ class RequestStreams:
             processed.request, processed.external_id, processed.prompt, collector
         )
         collector.internal_ids = [sequence.request_id for sequence in sequences]
+        if processed.request.grammar is not None:
+            self.send_vocabulary()
         self._drained.clear()
         try:
             for sequence in sequences:
@@ -60,6 +71,12 @@ class RequestStreams:
             self.abort(collector.internal_ids)
             raise
         return collector
+
+    def send_vocabulary(self) -> None:
+        """Give the core what grammars need, unless it has it."""
+        if self._grammars is not None and not self._has_sent_vocabulary:
+            self.client.load_vocabulary(self._grammars.packed_vocabulary())
+            self._has_sent_vocabulary = True
 
     def abort(self, internal_ids: Sequence[str]) -> None:
         """End these sequences; ended ones are ignored."""

@@ -25,6 +25,7 @@ from octavo.config import (
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
+from octavo.engine.grammars import structured_outputs_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -32,6 +33,7 @@ from octavo.loader.local_files import read_json_object
 from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
+from octavo.metrics.tracing import check_tracing
 from octavo.models.registry import describe
 from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor
@@ -91,7 +93,8 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         scheduler=_scheduler_config(args, max_model_len),
         parallel=_parallel_config(args),
         load=load,
-        observability=ObservabilityConfig(log_stats=not args.disable_log_stats),
+        observability=_observability_config(args),
+        structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
     )
     logger.info(
         "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
@@ -346,6 +349,12 @@ def _parallel_config(args: EngineArgs) -> ParallelConfig:
         if getattr(args, name) != 1:
             raise UnsupportedError(f"{name}={getattr(args, name)} is not supported: one process computes; use 1")
     return ParallelConfig(worker_cls=args.worker_cls, worker_extension_cls=args.worker_extension_cls)
+
+
+def _observability_config(args: EngineArgs) -> ObservabilityConfig:
+    if args.otlp_traces_endpoint is not None:
+        check_tracing(args.otlp_traces_endpoint)
+    return ObservabilityConfig(not args.disable_log_stats, args.otlp_traces_endpoint)
 
 
 def _positive(name: str, wish: int | None, default: int, most: int = 2**31 - 1) -> int:

@@ -13,6 +13,7 @@ from octavo.executor.interface import Executor
 from octavo.kv_cache.planning import fit_max_model_len, max_request_tokens, plan_kv_cache, unify_plans
 from octavo.log import get_logger
 from octavo.scheduler.scheduler import Scheduler
+from octavo.structured.manager import StructuredOutputManager
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 
 logger = get_logger(__name__)
@@ -50,8 +51,9 @@ def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
     plan = plans[0]
     max_kv_tokens = max_request_tokens(plan, step_tokens)
     _log_plan(plan, max_model_len)
-    scheduler = Scheduler(config.scheduler, config.cache, plan)
-    return StartedCore(EngineCore(executor, scheduler), config, plan, max_kv_tokens)
+    grammars = StructuredOutputManager(config.structured_outputs.backend, config.model.vocab_size)
+    scheduler = Scheduler(config.scheduler, config.cache, plan, grammar=grammars)
+    return StartedCore(EngineCore(executor, scheduler, grammars), config, plan, max_kv_tokens)
 
 
 def _fit_model_len(

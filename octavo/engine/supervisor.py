@@ -114,6 +114,7 @@ class CoreSupervisor:
         self._num_preemptions = 0
         self._is_paused = False
         self._sleep_level = 0
+        self._vocabulary: bytes | None = None
         self.child: CoreChild | None = launch(start)
 
     # -- requests and calls --------------------------------------------------------------------------------------------
@@ -146,6 +147,8 @@ class CoreSupervisor:
         """Note what a new core would have to be told."""
         if method in ("pause", "resume"):
             self._is_paused = method == "pause"
+        elif method == "load_vocabulary":
+            self._vocabulary = args[0]
         elif method in ("sleep", "wake_up"):
             self._sleep_level = args[0] if method == "sleep" else 0
 
@@ -235,7 +238,9 @@ class CoreSupervisor:
 
     def _restore(self) -> None:
         """Bring a new core into the state of the one before it."""
-        waiting = {call.method for call in self._calls.values() if not call.is_sent}
+        waiting = {call.method for call in self._calls.unsent()}
+        if self._vocabulary is not None and "load_vocabulary" not in waiting:
+            self._send(call_message(0, "load_vocabulary", (self._vocabulary,)))
         if self._sleep_level and "sleep" not in waiting:
             self._send(call_message(0, "sleep", (self._sleep_level,)))
         if self._is_paused and "pause" not in waiting:

@@ -59,6 +59,9 @@ class SyncMPClient:
         results: list[Any] = self._call("collective_rpc", name, timeout_s, list(args), dict(kwargs or {}))
         return results
 
+    def load_vocabulary(self, packed: bytes) -> None:
+        self._call("load_vocabulary", packed)
+
     def check_health(self) -> None:
         """Raise EngineDeadError when the engine is dead for good."""
         self._supervisor.receive()

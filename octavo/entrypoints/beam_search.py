@@ -56,6 +56,12 @@ def run_beam_search(
     """Search for every prompt, at most `concurrency_limit` at a time; see LLM.beam_search."""
     if not isinstance(params, BeamSearchParams):
         raise InvalidRequestError(f"params must be BeamSearchParams, got {type(params).__name__}", "params")
+    if params.structured_outputs is not None:
+        raise InvalidRequestError(
+            "beam_search cannot follow structured_outputs: every step of a beam would begin the grammar again; use "
+            "generate with n > 1",
+            "structured_outputs",
+        )
     check_beam_width(params, llm.model_config.max_logprobs)
     if concurrency_limit is not None and concurrency_limit < 1:
         raise InvalidRequestError(f"concurrency_limit must be at least 1, got {concurrency_limit}", "concurrency_limit")
@@ -97,7 +103,6 @@ def one_step_params(params: BeamSearchParams) -> SamplingParams:
         logprobs=2 * params.beam_width,
         max_tokens=1,
         temperature=params.temperature,
-        structured_outputs=params.structured_outputs,
         ignore_eos=True,
         detokenize=False,
     )

@@ -224,6 +224,13 @@ class Ops(Protocol):
         """
         ...
 
+    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
+        """Set logits [R, V] to -inf where a bit is 0, in place; bit i of bitmask[r, w] is for id 32 w + i of row r.
+
+        bitmask: [R, W] int32 with W >= ceil(V / 32); what is beyond V is not read.
+        """
+        ...
+
     def sample(
         self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
     ) -> Int:

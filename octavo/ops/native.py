@@ -137,6 +137,9 @@ class NativeOps:
     ) -> None:
         _native.apply_penalties(logits, row_start, token_ids, output_counts, repetition, frequency, presence)
 
+    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
+        _native.apply_bitmask(logits, bitmask)
+
     def sample(
         self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
     ) -> Int:

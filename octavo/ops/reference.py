@@ -207,6 +207,7 @@ class ReferenceOps:
     top_logprobs = staticmethod(reference_sampling.top_logprobs)
     log_softmax = staticmethod(reference_sampling.log_softmax)
     apply_penalties = staticmethod(reference_sampling.apply_penalties)
+    apply_bitmask = staticmethod(reference_sampling.apply_bitmask)
     sample = staticmethod(reference_sampling.sample)
 
 

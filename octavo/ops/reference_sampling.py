@@ -85,6 +85,19 @@ def apply_penalties(
     logits[rows, token_ids] = values
 
 
+def apply_bitmask(logits: Float, bitmask: Int) -> None:
+    """Forbid the ids whose bits are 0, in place; see the interface for the layout."""
+    num_rows, vocab_size = _check_logits(logits)
+    num_words = -(-vocab_size // 32)
+    if bitmask.dtype != np.int32 or bitmask.ndim != 2 or len(bitmask) != num_rows or bitmask.shape[1] < num_words:
+        raise ValueError(
+            f"bitmask must be int32 [{num_rows}, at least {num_words}], got {bitmask.dtype} {bitmask.shape}"
+        )
+    words = np.ascontiguousarray(bitmask[:, :num_words]).astype("<i4", copy=False)
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    logits[allowed == 0] = -np.inf
+
+
 def sample(logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: Float64) -> Int:
     """Draw one id per row, for rows that pass `has_nan`. Ranks are taken before the division, which can make ties."""
     num_rows, _ = _check_logits(logits)

@@ -106,7 +106,7 @@ class Sampler:
         """Sample one token for each row and remember it.
 
         logits: [N, V] float32, may be changed; rows: [N] distinct
-        grammar_bitmask: [N, ceil(V / 32)] int32, bit i of word w set = id 32 w + i allowed
+        grammar_bitmask: [N, W] int32 as `Ops.apply_bitmask` takes it, or None
         """
         if len(rows) == 0:
             return SamplerOutput([])
@@ -151,7 +151,7 @@ class Sampler:
     def _change(self, batch: _Batch, grammar_bitmask: NDArray[np.int32] | None) -> None:
         """Apply masks, biases, custom processors and penalties in place."""
         if grammar_bitmask is not None:
-            _apply_bitmask(batch.logits, grammar_bitmask)
+            self._ops.apply_bitmask(batch.logits, grammar_bitmask)
         for i in batch.having(Feature.EDITS):
             state = self._rows.states[int(batch.rows[i])]
             self._run(batch, i, state.processors, state.output_ids)
@@ -269,15 +269,6 @@ class Sampler:
             packed = top_logprobs(self._ops, logits, token_ids[indices], num_logprobs, self._as_logits)
             collected.update(zip(indices, packed, strict=True))
         return collected
-
-
-def _apply_bitmask(logits: Float, bitmask: NDArray[np.int32]) -> None:
-    vocab_size = logits.shape[1]
-    for row, words in zip(logits, bitmask, strict=True):
-        if (words == -1).all():
-            continue
-        allowed = np.unpackbits(words.astype("<i4", copy=False).view(np.uint8), bitorder="little")[:vocab_size]
-        row[allowed == 0] = -np.inf
 
 
 def _describe(what: str, error: Exception) -> str:

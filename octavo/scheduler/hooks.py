@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from octavo.scheduler.request import Request
-from octavo.types.step import BlockIds, SchedulerOutput
+from octavo.types.grammar import GrammarProgress
+from octavo.types.step import BlockIds, GrammarOutput, SchedulerOutput
 
 
 class KVConnector(Protocol):
@@ -39,12 +40,23 @@ class GrammarHook(Protocol):
         """
         ...
 
-    def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> bytes:
-        """Return the rows of GrammarOutput.bitmask: per request one for each of its drafts and one for what follows."""
+    def start_masks(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> None:
+        """Begin to fill the masks that `bitmask` will be asked for, while the step is computed."""
         ...
 
-    def accept(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Advance the request's grammar by tokens that were sampled under its mask."""
+    def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> GrammarOutput | None:
+        """Return the masks of the requests whose grammar constrains their next token; None if there are none.
+
+        Per request there is one row for each of its drafts and one for what follows.
+        """
+        ...
+
+    def accept(self, request: Request, token_id: int) -> GrammarProgress:
+        """Advance the request's grammar by a token that was sampled under its mask."""
+        ...
+
+    def error(self, request: Request) -> str:
+        """Say why the last token was rejected."""
         ...
 
     def valid_drafts(self, request: Request, token_ids: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.kv_cache.hashing import SequenceItem, root_hash
+from octavo.types.grammar import GrammarSpec
 from octavo.types.messages import EngineCoreEvent, EngineCoreEventType
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.sampling_params import SamplingParams
@@ -57,6 +58,7 @@ class Request:
     num_in_flight: steps scheduled for it that have not returned
     stop_reason: see EngineCoreOutput
     items: content whose placeholder tokens need encoder outputs, in order of position
+    grammar, reasoning_end_token_ids, reasoning_start_token_ids: see EngineCoreRequest
     """
 
     request_id: str
@@ -82,6 +84,9 @@ class Request:
     prompt_logprobs_sent: bool = False
     stop_reason: int | str | None = None
     events: list[EngineCoreEvent] = field(default_factory=list)
+    grammar: GrammarSpec | None = None
+    reasoning_end_token_ids: list[int] | None = None
+    reasoning_start_token_ids: list[int] | None = None
 
     @classmethod
     def from_core_request(cls, core_request: EngineCoreRequest, items: Sequence[SequenceItem] = ()) -> Request:
@@ -100,8 +105,11 @@ class Request:
             stop_token_ids=core_request.stop_token_ids,
             root_hash=root_hash(core_request.cache_salt),
             items=items,
+            grammar=core_request.grammar,
+            reasoning_end_token_ids=core_request.reasoning_end_token_ids,
+            reasoning_start_token_ids=core_request.reasoning_start_token_ids,
         )
-        if params.structured_outputs is not None:
+        if request.is_structured:
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         return request
 
@@ -121,7 +129,7 @@ class Request:
 
     @property
     def is_structured(self) -> bool:
-        return self.sampling_params.structured_outputs is not None
+        return self.grammar is not None
 
     @property
     def is_finished(self) -> bool:

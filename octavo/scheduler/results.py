@@ -8,6 +8,7 @@ from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
+from octavo.types.grammar import GrammarProgress
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedLogprobs
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
@@ -45,9 +46,10 @@ class StepResults:
                 continue
             if drafts and request.status is RequestStatus.RUNNING:
                 request.num_computed_tokens -= _num_rejected(drafts.get(request_id), token_ids)
-            new_token_ids, status = _append(request, token_ids)
             if request.is_structured and self._grammar is not None:
-                self._grammar.accept(request, new_token_ids)
+                new_token_ids, status = _append_structured(request, token_ids, self._grammar)
+            else:
+                new_token_ids, status = _append(request, token_ids)
             self._emit(request, new_token_ids, status, runner_output)
             if status is not None:
                 ended.append((request, status))
@@ -139,6 +141,28 @@ def _append(request: Request, token_ids: list[int]) -> tuple[list[int], RequestS
     for count, token_id in enumerate(token_ids, 1):
         request.all_token_ids.append(token_id)
         status = check_stop(request)
+        if status is not None:
+            return token_ids[:count], status
+    return token_ids, None
+
+
+def _append_structured(
+    request: Request, token_ids: list[int], grammar: GrammarHook
+) -> tuple[list[int], RequestStatus | None]:
+    """Do the same for a request with a grammar, which ends with it: then it is whole, whatever the limits say."""
+    for count, token_id in enumerate(token_ids, 1):
+        request.all_token_ids.append(token_id)
+        status = check_stop(request)
+        if status is RequestStatus.FINISHED_STOPPED:
+            return token_ids[:count], status
+        progress = grammar.accept(request, token_id)
+        if progress is GrammarProgress.COMPLETE:
+            request.stop_reason = None
+            return token_ids[:count], RequestStatus.FINISHED_STOPPED
+        if progress is GrammarProgress.REJECTED:
+            request.all_token_ids.pop()
+            request.stop_reason = f"token {token_id} does not follow the grammar: {grammar.error(request)}"
+            return token_ids[: count - 1], RequestStatus.FINISHED_ERROR
         if status is not None:
             return token_ids[:count], status
     return token_ids, None

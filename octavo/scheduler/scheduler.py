@@ -126,6 +126,8 @@ class Scheduler:
         if not plan.output.preempted_request_ids:
             self._schedule_waiting(plan)
         output = plan.finish()
+        if output.structured_request_ids and self._grammar is not None:
+            self._grammar.start_masks(output.structured_request_ids, output.scheduled_spec_tokens)
         output.preempted_request_ids += self._preempted_between_steps
         self._preempted_between_steps = []
         output.finished_request_ids, self._rows_to_give_up = self._rows_to_give_up, []
@@ -141,7 +143,7 @@ class Scheduler:
         request_ids = [i for i in scheduler_output.structured_request_ids if i in self.requests]
         if not request_ids or self._grammar is None:
             return None
-        return GrammarOutput(request_ids, self._grammar.bitmask(request_ids, scheduler_output.scheduled_spec_tokens))
+        return self._grammar.bitmask(request_ids, scheduler_output.scheduled_spec_tokens)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput

@@ -11,9 +11,22 @@ class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
     start_token_ids: empty when nothing but the prompt can begin it; end_token_ids: never empty
     begins_inside: the output begins inside the reasoning
     may_begin: it begins outside, and its first tokens may be the start
+    answer_token_ids: ids after which the answer comes; the same as the end for most formats
     """
 
     start_token_ids: list[int]
     end_token_ids: list[int]
     begins_inside: bool = False
     may_begin: bool = False
+    answer_token_ids: list[int] = []
+
+    @property
+    def ids_before_answer(self) -> list[int] | None:
+        """Return the ids after which the answer begins; None when it begins with the output."""
+        return self.answer_token_ids if self.begins_inside or self.may_begin else None
+
+    @property
+    def ids_that_may_begin(self) -> list[int] | None:
+        """Return the ids without which an output has no reasoning and is an answer at once; None if it cannot be."""
+        answers_at_once = self.may_begin and not self.begins_inside and self.answer_token_ids == self.end_token_ids
+        return self.start_token_ids if answers_at_once else None

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from octavo.types.grammar import GrammarSpec
 from octavo.types.sampling_params import SamplingParams
 
 
@@ -31,6 +32,9 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
         end-of-sequence ids of the generation config
     seed: the random stream's key; always set, chosen at admission when the user gave none
     output_token_ids: tokens generated before (a request resubmitted after an engine death)
+    grammar: what the text must follow, in place of sampling_params.structured_outputs
+    reasoning_end_token_ids: the grammar begins when these have been generated one after another; None: at once
+    reasoning_start_token_ids: an output that does not begin with these has no reasoning; None: it has in any case
     """
 
     request_id: str
@@ -44,3 +48,6 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     priority: int = 0
     client_index: int = 0
     output_token_ids: list[int] = []
+    grammar: GrammarSpec | None = None
+    reasoning_end_token_ids: list[int] | None = None
+    reasoning_start_token_ids: list[int] | None = None

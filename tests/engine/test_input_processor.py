@@ -280,8 +280,8 @@ def test_bad_words_are_banned_at_a_start_and_after_a_space():
     assert sequences == [list(b"no"), list(b" no"), list(b"way"), list(b" way")]
 
 
-def test_structured_outputs_are_refused_as_not_built():
-    with pytest.raises(UnsupportedError, match="structured_outputs"):
+def test_structured_outputs_are_refused_without_a_tokenizer():
+    with pytest.raises(InvalidRequestError, match="structured_outputs need a tokenizer"):
         core_request(structured_outputs=StructuredOutputsParams(regex="a+"))
 
 

@@ -137,6 +137,39 @@ def test_penalties_follow_the_formula(ops: Any) -> None:
     np.testing.assert_array_equal(logits, np.array(expected, np.float32))
 
 
+# -- bitmask -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("num_spare_words", [0, 2])
+def test_bitmask_forbids_the_ids_whose_bits_are_zero(ops: Any, width: int, num_spare_words: int) -> None:
+    logits = logits_of(5, width)
+    generator = np.random.default_rng(width)
+    num_words = -(-width // 32) + num_spare_words
+    bitmask = generator.integers(-(2**31), 2**31, (5, num_words), dtype=np.int32)
+    bitmask[1], bitmask[2] = -1, 0
+    expected = logits.copy()
+    for row in range(5):
+        for token_id in range(width) if width < 2000 else range(0, width, 97):
+            if not int(bitmask[row, token_id // 32]) >> token_id % 32 & 1:
+                expected[row, token_id] = -np.inf
+    ops.apply_bitmask(logits, bitmask)
+    checked = slice(None) if width < 2000 else slice(0, None, 97)
+    np.testing.assert_array_equal(logits[:, checked], expected[:, checked])
+    reference = logits_of(5, width)
+    reference_sampling.apply_bitmask(reference, bitmask)
+    np.testing.assert_array_equal(logits, reference)
+
+
+def test_wrong_bitmasks_raise_and_change_nothing(ops: Any) -> None:
+    logits = logits_of(2, 40)
+    before = logits.copy()
+    for bitmask in (np.zeros((2, 1), np.int32), np.zeros((1, 2), np.int32), np.zeros((2, 2), np.int64)):
+        with pytest.raises(ValueError):
+            ops.apply_bitmask(logits, bitmask)
+    assert (logits == before).all()
+
+
 # -- sample ------------------------------------------------------------------------------------------------------------
 
 

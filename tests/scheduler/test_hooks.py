@@ -10,22 +10,25 @@ from octavo.errors import InvalidRequestError
 from octavo.kv_cache.hashing import SequenceItem
 from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.request import RequestStatus
+from octavo.types.grammar import GrammarProgress, GrammarSpec
 from octavo.types.request import FinishReason
 from octavo.types.sampling_params import SamplingParams
-from octavo.types.step import ModelRunnerOutput
-from octavo.types.structured_params import StructuredOutputsParams
+from octavo.types.step import GrammarOutput, ModelRunnerOutput
 from tests.scheduler.helpers import answer, assert_all_free, check_invariants, make_request, make_scheduler, step
 
 # -- grammar -----------------------------------------------------------------------------------------------------------
 
 
 class FakeGrammar:
-    """Compiles when told to; allows even tokens only."""
+    """Compiles when told to; allows even tokens only; ends with the tokens of `last`."""
 
     def __init__(self):
         self.ready: set[str] = set()
         self.broken: set[str] = set()
-        self.accepted: list[tuple[str, list[int]]] = []
+        self.last: set[int] = set()
+        self.forbidden: set[int] = set()
+        self.accepted: list[tuple[str, int]] = []
+        self.started: list[list[str]] = []
         self.released: list[str] = []
 
     def is_ready(self, request):
@@ -33,11 +36,21 @@ class FakeGrammar:
             raise InvalidRequestError("the pattern does not compile")
         return request.request_id in self.ready
 
-    def bitmask(self, request_ids, drafts):
-        return b"".join(name.encode() * (1 + len(drafts.get(name, ()))) for name in request_ids)
+    def start_masks(self, request_ids, drafts):
+        self.started.append(list(request_ids))
 
-    def accept(self, request, token_ids):
-        self.accepted.append((request.request_id, list(token_ids)))
+    def bitmask(self, request_ids, drafts):
+        rows = b"".join(name.encode() * (1 + len(drafts.get(name, ()))) for name in request_ids)
+        return GrammarOutput(list(request_ids), rows)
+
+    def accept(self, request, token_id):
+        self.accepted.append((request.request_id, token_id))
+        if token_id in self.forbidden:
+            return GrammarProgress.REJECTED
+        return GrammarProgress.COMPLETE if token_id in self.last else GrammarProgress.CONTINUES
+
+    def error(self, request):
+        return "expected something else"
 
     def valid_drafts(self, request, token_ids):
         valid = []
@@ -52,8 +65,10 @@ class FakeGrammar:
 
 
 def structured(name, length=4, **fields):
-    params = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputsParams(regex="a+"))
-    return make_request(name, length, params=params, **fields)
+    request = make_request(name, length, params=SamplingParams(max_tokens=4), **fields)
+    request.grammar = GrammarSpec("guidance", "lark", "start: /a+/")
+    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    return request
 
 
 def test_request_waits_for_its_grammar_and_others_go_first():
@@ -68,7 +83,7 @@ def test_request_waits_for_its_grammar_and_others_go_first():
     grammar.ready.add("s")
     output, _ = step(scheduler)
     assert set(output.num_scheduled_tokens) == {"plain", "s"}
-    assert grammar.accepted == [("s", [7])]
+    assert grammar.accepted == [("s", 7)]
 
 
 def test_masks_cover_only_structured_requests_that_sample_now():
@@ -78,6 +93,7 @@ def test_masks_cover_only_structured_requests_that_sample_now():
     for request in (structured("s"), make_request("plain", 2), structured("long", 9)):
         scheduler.add_request(request)
     output = scheduler.schedule()
+    assert grammar.started == [["s"]], "masks are begun before the step is computed"
     assert scheduler.get_grammar_bitmask(output).request_ids == ["s"]
     results = answer(scheduler, output)
     results.draft_token_ids["s"] = [2, 4, 5, 6]
@@ -85,6 +101,59 @@ def test_masks_cover_only_structured_requests_that_sample_now():
     output = scheduler.schedule()
     assert output.scheduled_spec_tokens == {"s": [2, 4]}, "drafts that the grammar forbids are dropped"
     assert scheduler.get_grammar_bitmask(output).bitmask == b"sss"
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_request_ends_with_its_grammar_even_at_its_limit(max_tokens):
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    grammar.last.add(7)
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    request = structured("s")
+    request.sampling_params.max_tokens = max_tokens
+    scheduler.add_request(request)
+    _, messages = step(scheduler)
+    assert (messages["s"].finish_reason, messages["s"].stop_reason) == (FinishReason.STOP, None)
+    assert messages["s"].new_token_ids == [7]
+    assert_all_free(scheduler)
+
+
+def test_text_that_is_cut_inside_its_grammar_ends_with_length():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    request = structured("s")
+    request.sampling_params.max_tokens = 1
+    scheduler.add_request(request)
+    _, messages = step(scheduler)
+    assert messages["s"].finish_reason is FinishReason.LENGTH
+
+
+def test_end_of_sequence_is_no_token_of_the_grammar():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    grammar.forbidden.add(7)
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    request = structured("s")
+    request.eos_token_id = 7
+    scheduler.add_request(request)
+    _, messages = step(scheduler)
+    assert messages["s"].finish_reason is FinishReason.STOP
+    assert grammar.accepted == []
+
+
+def test_token_that_the_grammar_rejects_ends_its_request_alone():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    grammar.forbidden.add(7)
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s"))
+    scheduler.add_request(make_request("plain", 4))
+    _, messages = step(scheduler)
+    assert messages["s"].finish_reason is FinishReason.ERROR
+    assert "expected something else" in messages["s"].stop_reason
+    assert messages["s"].new_token_ids == []
+    assert messages["plain"].new_token_ids == [7]
 
 
 def test_grammar_that_does_not_compile_ends_its_request_alone():

@@ -371,6 +371,16 @@ def test_structured_outputs_need_exactly_one_constraint() -> None:
         {"json": "{"},
         {"json": 5},
         {"grammar": 5},
+        {"structural_tag": "{"},
+        {"regex": "a" * 2**17},
+        {"regex": "\ud800"},
+        {"choice": ["a", "\ud800"]},
+        {"json": {"const": "\ud800"}},
+        {"json": {"const": {1, 2}}},
+        {"json": {"maximum": math.nan}},
+        {"json": '{"maximum": ' + "9" * 5000 + "}"},
+        {"regex": "a", "disable_any_whitespace": 1},
+        {"regex": "a", "whitespace_pattern": 5},
     ):
         with pytest.raises(InvalidRequestError, match="structured_outputs"):
             StructuredOutputsParams(**fields)

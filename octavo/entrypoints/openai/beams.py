@@ -18,6 +18,7 @@ from octavo.entrypoints.beam_search import (
 )
 from octavo.entrypoints.openai.generation import Job, run_to_end
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.entrypoints.openai.structured import structured_outputs_of
 from octavo.errors import InvalidRequestError
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import CompletionOutput, Logprob, LogprobsOnePosition, RequestOutput, SampleLogprobs
@@ -43,6 +44,9 @@ def beam_params(request: GenerationRequest, max_tokens: int, max_logprobs: int) 
     for name in _EXCLUDED:
         if getattr(request, name):
             raise InvalidRequestError(f"{name} cannot be combined with use_beam_search; leave one of them out", name)
+    if structured_outputs_of(request) is not None:
+        field = "structured_outputs" if request.structured_outputs else "response_format"
+        raise InvalidRequestError(f"{field} cannot be combined with use_beam_search; leave one of them out", field)
     params = BeamSearchParams(
         beam_width=1 if request.n is None else request.n,
         max_tokens=max_tokens,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.entrypoints.openai.structured import structured_outputs_of
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
 from octavo.types.sampling_params import LOGIT_BIAS_LIMIT, RequestOutputKind, SamplingParams
@@ -52,6 +53,7 @@ def to_sampling_params(
         logprobs=logprobs,
         logit_bias=check_logit_bias(request.logit_bias),
         extra_args=request.vllm_xargs,
+        structured_outputs=structured_outputs_of(request),
         output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
         **(overrides or {}),
     )

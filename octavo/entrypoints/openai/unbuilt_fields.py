@@ -13,19 +13,17 @@ import msgspec
 
 from octavo.errors import InvalidRequestError
 
-_STRUCTURED = "structured outputs are not built"
+_GUIDED = "it was replaced by structured_outputs, which takes json, regex, choice, grammar and more"
 _MULTIMODAL = "multimodal input is not built"
-_TOOLS = "tool calls are not built"
+_TOOLS = "this is OpenAI's old way; use tools and tool_choice"
 
 UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "response_format": (({"type": "text"},), _STRUCTURED),
-    "structured_outputs": (({},), _STRUCTURED),
-    "guided_json": ((), _STRUCTURED),
-    "guided_regex": ((), _STRUCTURED),
-    "guided_choice": ((), _STRUCTURED),
-    "guided_grammar": ((), _STRUCTURED),
-    "guided_decoding_backend": (("auto",), _STRUCTURED),
-    "guided_whitespace_pattern": ((), _STRUCTURED),
+    "guided_json": ((), _GUIDED),
+    "guided_regex": ((), _GUIDED),
+    "guided_choice": ((), _GUIDED),
+    "guided_grammar": ((), _GUIDED),
+    "guided_decoding_backend": (("auto",), _GUIDED),
+    "guided_whitespace_pattern": ((), _GUIDED),
     "kv_transfer_params": (({},), "KV transfer is not built"),
     "ec_transfer_params": (({},), _MULTIMODAL),
     "watermarking": ((), "watermarks are not built"),

@@ -1,0 +1,77 @@
+"""From `response_format` and `structured_outputs` of a request to the grammar that its answer must follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.errors import InvalidRequestError
+from octavo.types.sampling_checks import wrong
+from octavo.types.structured_params import StructuredOutputsParams
+
+RESPONSE_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+
+
+def structured_outputs_of(request: GenerationRequest) -> StructuredOutputsParams | None:
+    """Return what the answer must follow, or None; raises InvalidRequestError naming the field."""
+    by_format = from_response_format("response_format", request.response_format)
+    wish = request.structured_outputs
+    if wish is None or wish == {}:
+        return by_format
+    if by_format is not None:
+        raise InvalidRequestError(
+            "response_format and structured_outputs exclude each other; leave one of them out", "structured_outputs"
+        )
+    if not isinstance(wish, dict):
+        raise wrong("structured_outputs", "an object", wish)
+    try:
+        return msgspec.convert(wish, StructuredOutputsParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"structured_outputs: {error}", "structured_outputs") from error
+
+
+def from_response_format(field: str, response_format: object) -> StructuredOutputsParams | None:
+    """Read OpenAI's object; its schema stands under json_schema. field: its name, for errors"""
+    if response_format is None:
+        return None
+    if not isinstance(response_format, Mapping):
+        raise wrong(field, "an object", response_format)
+    kind = response_format.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    if kind == "json_schema":
+        described = response_format.get("json_schema")
+        if not isinstance(described, Mapping):
+            raise InvalidRequestError(
+                f'{field}.json_schema must be an object with "name" and "schema", got {_shown(described)}', field
+            )
+        return from_json_schema(f"{field}.json_schema", described, field)
+    if kind == "structural_tag":
+        return StructuredOutputsParams(structural_tag=dict(response_format))
+    raise wrong(f"{field}.type", f"one of {', '.join(RESPONSE_FORMATS)}", kind)
+
+
+def from_json_schema(where: str, described: Mapping[str, Any], field: str) -> StructuredOutputsParams:
+    """Read {name, schema, strict, description}. Schemas are always enforced, so `strict` changes nothing."""
+    schema = described.get("schema")
+    if not isinstance(schema, dict):
+        raise InvalidRequestError(f"{where}.schema must be a JSON schema (an object), got {_shown(schema)}", field)
+    if not isinstance(described.get("strict"), (bool, type(None))):
+        raise InvalidRequestError(f"{where}.strict must be a bool, got {_shown(described['strict'])}", field)
+    return StructuredOutputsParams(json=schema)
+
+
+def may_compile(request: GenerationRequest) -> bool:
+    """Say whether preparing the request may take as long as a new grammar takes to compile."""
+    kind = request.response_format.get("type") if isinstance(request.response_format, dict) else None
+    return bool(request.structured_outputs) or kind in RESPONSE_FORMATS[1:]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,126 @@
+"""Grammars on the front end's side: what a user asks for becomes a grammar that is known to compile, or an error.
+
+Whatever is new goes through a process that may be lost (see compiler_pool). Verdicts are kept: the same grammar again,
+good or bad, costs a look-up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from octavo.config.configs import StructuredOutputsConfig
+from octavo.errors import InvalidRequestError
+from octavo.structured.compiler_pool import CompilerPool
+from octavo.structured.limits import GrammarLimits
+from octavo.structured.messages import CompilerStart, GrammarJob, JsonStyle, Verdict
+from octavo.structured.vocabulary import Vocabulary
+from octavo.types.grammar import GrammarSpec
+from octavo.types.structured_params import StructuredOutputsParams, json_text
+
+_MAX_PROCESSES = 2  # so that one slow grammar does not hold up the next
+_MAX_KEPT_BYTES = 32 * 2**20
+
+
+class GrammarChecker:
+    """Thread-safe. Takes no process and no memory until the first grammar comes, or `warm_up` is called."""
+
+    def __init__(
+        self,
+        config: StructuredOutputsConfig,
+        read_vocabulary: Callable[[], Vocabulary],
+        limits: GrammarLimits = GrammarLimits(),  # noqa: B008  # frozen
+    ) -> None:
+        self.config = config
+        self._read_vocabulary = read_vocabulary
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._packed: bytes | None = None
+        self._pool: CompilerPool | None = None
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._kept_bytes = 0
+
+    def is_known(self, params: StructuredOutputsParams) -> bool:
+        """Say whether `check` would answer at once."""
+        return self._job(params).key in self._verdicts
+
+    def check(self, params: StructuredOutputsParams) -> GrammarSpec:
+        """Return the grammar of a request. Waits for its first compilation; raises InvalidRequestError."""
+        job = self._job(params)
+        key = job.key
+        verdict = self._recall(key)
+        if verdict is None:
+            verdict = self._compilers().compile(job)
+            self._keep(key, verdict)
+        if verdict.spec is None:
+            name = f"structured_outputs.{job.constraint}"
+            raise InvalidRequestError(f"{name} cannot be enforced: {verdict.error}", name)
+        return verdict.spec
+
+    def warm_up(self) -> None:
+        """Read the vocabulary and start a process."""
+        self._compilers().warm_up()
+
+    def packed_vocabulary(self) -> bytes:
+        """Return the vocabulary for the core; see Vocabulary.pack."""
+        with self._lock:
+            if self._packed is None:
+                self._packed = self._read_vocabulary().pack()
+            return self._packed
+
+    def close(self) -> None:
+        """End the processes; idempotent."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _compilers(self) -> CompilerPool:
+        vocabulary = self.packed_vocabulary()
+        with self._lock:
+            if self._pool is None:
+                start = CompilerStart(self.config.backend, vocabulary, self._limits)
+                self._pool = CompilerPool(start, min(_MAX_PROCESSES, os.cpu_count() or 1))
+            return self._pool
+
+    def _job(self, params: StructuredOutputsParams) -> GrammarJob:
+        constraint = params.constraint
+        value = getattr(params, constraint)
+        if constraint in ("json", "structural_tag"):
+            text = json_text(f"structured_outputs.{constraint}", value)
+        elif constraint == "choice":
+            text = json.dumps(value)
+        else:
+            text = value if isinstance(value, str) else ""
+        return GrammarJob(constraint, text, self._style(params))
+
+    def _style(self, params: StructuredOutputsParams) -> JsonStyle:
+        compact, close = params.disable_any_whitespace, params.disable_additional_properties
+        return JsonStyle(
+            compact=self.config.disable_any_whitespace if compact is None else compact,
+            close_objects=self.config.disable_additional_properties if close is None else close,
+            whitespace_pattern=params.whitespace_pattern,
+        )
+
+    def _recall(self, key: bytes) -> Verdict | None:
+        with self._lock:
+            verdict = self._verdicts.get(key)
+            if verdict is not None:
+                self._verdicts.move_to_end(key)
+            return verdict
+
+    def _keep(self, key: bytes, verdict: Verdict) -> None:
+        with self._lock:
+            if key in self._verdicts:
+                return
+            self._verdicts[key] = verdict
+            self._kept_bytes += _size_bytes(key, verdict)
+            while self._kept_bytes > _MAX_KEPT_BYTES:
+                self._kept_bytes -= _size_bytes(*self._verdicts.popitem(last=False))
+
+
+def _size_bytes(key: bytes, verdict: Verdict) -> int:
+    return len(key) + len(verdict.spec.source if verdict.spec else verdict.error or "") + 200

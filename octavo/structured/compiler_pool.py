@@ -1,0 +1,154 @@
+"""The processes that compile new grammars, seen from the front end: started when needed, replaced when lost.
+
+One job is one grammar. A process that crashes or takes too long is ended, and only the job that it had is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import msgspec
+
+from octavo.log import get_logger
+from octavo.structured.frames import receive_frame, send_frame
+from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
+
+logger = get_logger(__name__)
+
+_ENTRY = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from octavo.structured.compiler_process import main; main()"
+)
+_START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
+
+
+class CompilerPool:
+    """Up to max_processes compilers. Thread-safe; `compile` waits in the calling thread."""
+
+    def __init__(self, start: CompilerStart, max_processes: int) -> None:
+        self._start = start
+        self._slots = threading.BoundedSemaphore(max_processes)
+        self._idle: list[_Compiler] = []
+        self._live: set[_Compiler] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._finalizer = weakref.finalize(self, _end_all, self._live)  # also when the interpreter ends
+
+    def warm_up(self) -> None:
+        """Start a process unless there is one."""
+        with self._slots:
+            self._give_back(self._take())
+
+    def compile(self, job: GrammarJob) -> Verdict:
+        """Return what came of a grammar; waits for a free process, and then as long as the limits allow."""
+        with self._slots:
+            compiler = self._take()
+            verdict = compiler.compile(job, self._start.limits.compile_timeout_s)
+            if verdict is not None:
+                self._give_back(compiler)
+                return verdict
+            self._discard(compiler)
+            logger.warning("a grammar was refused: %s", compiler.loss)
+            return Verdict(error=compiler.loss)
+
+    def close(self) -> None:
+        """End the processes; idempotent."""
+        self._is_closed = True
+        self._finalizer()
+
+    def _take(self) -> _Compiler:
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the pool is closed")
+            while self._idle:
+                compiler = self._idle.pop()
+                if compiler.is_alive():
+                    return compiler
+                self._discard_locked(compiler)  # ended from outside while it had nothing to do
+            compiler = _Compiler(self._start)
+            self._live.add(compiler)
+        try:
+            compiler.wait_until_ready(_START_TIMEOUT_S)
+        except BaseException:
+            self._discard(compiler)
+            raise
+        return compiler
+
+    def _give_back(self, compiler: _Compiler) -> None:
+        with self._lock:
+            self._idle.append(compiler)
+
+    def _discard(self, compiler: _Compiler) -> None:
+        with self._lock:
+            self._discard_locked(compiler)
+
+    def _discard_locked(self, compiler: _Compiler) -> None:
+        compiler.end()
+        self._live.discard(compiler)
+
+
+class _Compiler:
+    """One process. loss: why it was lost, as its job's author is told."""
+
+    def __init__(self, start: CompilerStart) -> None:
+        self.loss = ""
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _ENTRY, json.dumps(list(map(str, sys.path)))],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what a hostile grammar makes the library say is nobody's business
+                start_new_session=True,  # Ctrl-C is for the front end, which then decides
+                env={**os.environ, "OCTAVO_NUM_THREADS": "1", "RUST_BACKTRACE": "0"},
+            )
+        self._send(msgspec.msgpack.encode(start))
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until jobs may be sent; raises RuntimeError if the process does not come up."""
+        try:
+            receive_frame(self._connection, time.monotonic() + timeout_s)
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"the process that compiles grammars does not start: {error}") from error
+
+    def compile(self, job: GrammarJob, timeout_s: float) -> Verdict | None:
+        """Return the process's verdict; None if the process is lost."""
+        try:
+            self._send(msgspec.msgpack.encode(job))
+            data = receive_frame(self._connection, time.monotonic() + timeout_s)
+        except TimeoutError:
+            self.loss = f"it takes more than {timeout_s:g} s to compile"
+            return None
+        except (EOFError, OSError):
+            self.loss = "the grammar library crashed while it compiled it"
+            return None
+        return msgspec.msgpack.decode(data, type=Verdict)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End the process at once."""
+        self._connection.close()
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+
+    def _send(self, data: bytes) -> None:
+        self._connection.settimeout(_START_TIMEOUT_S)
+        with contextlib.suppress(ConnectionError):  # it is gone already: reading will say so
+            send_frame(self._connection, data)
+
+
+def _end_all(compilers: set[_Compiler]) -> None:
+    for compiler in list(compilers):
+        compiler.end()
+    compilers.clear()

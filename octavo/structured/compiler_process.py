@@ -1,0 +1,72 @@
+"""A process that compiles grammars for the first time. It may crash, hang or run out of memory: that costs one grammar.
+
+It reads from its standard input, a socket: first how to compile, then one job at a time, each of which it answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+
+import msgspec
+import numpy as np
+
+from octavo.structured.backend import Backend, GrammarError, make_backend
+from octavo.structured.frames import receive_frame, send_frame
+from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
+from octavo.structured.source import lark_spec
+from octavo.structured.vocabulary import Vocabulary
+
+_NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
+
+
+def main() -> None:
+    """Serve until the other side is gone; entry point of the process."""
+    connection = socket.socket(fileno=0)
+    os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        start = msgspec.msgpack.decode(receive_frame(connection), type=CompilerStart)
+        vocabulary = Vocabulary.unpack(start.vocabulary)
+        backend = make_backend(start.backend, vocabulary, start.limits)
+        _limit_memory(start.limits.compiler_bytes)
+        send_frame(connection, b"ready")
+        decoder = msgspec.msgpack.Decoder(GrammarJob)
+        while True:
+            job = decoder.decode(receive_frame(connection))
+            verdict = judge(backend, job, len(vocabulary.tokens) // 32)
+            send_frame(connection, msgspec.msgpack.encode(verdict))
+    except (EOFError, OSError):
+        return
+
+
+def judge(backend: Backend, job: GrammarJob, num_mask_words: int) -> Verdict:
+    """Compile a job's grammar and its first mask, and say what came of it."""
+    try:
+        spec = lark_spec(job)
+        matcher = backend.compile(spec)
+        masks = np.zeros((1, num_mask_words), np.int32)
+        backend.fill_masks([matcher], masks)
+        if matcher.error is not None:
+            return Verdict(error=matcher.error)
+        if not masks.any():
+            return Verdict(error="no text satisfies it")
+    except GrammarError as error:
+        return Verdict(error=str(error))
+    except (MemoryError, RecursionError):
+        return Verdict(error="it takes too much memory to compile")
+    return Verdict(spec=spec)
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Bound the address space, where the system knows such a limit."""
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            present = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (present + num_bytes, present + num_bytes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The backend on llguidance: grammars in its dialect of Lark, JSON schemas inside them, masks from its parser.
+
+Specs of kind "lark". Every grammar starts with `%llguidance {"no_forcing": true}`: where only one text can follow, any
+tokens that spell it are allowed, and the model takes those that it likes; the library never calls a tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import llguidance
+import numpy as np
+
+from octavo.structured.backend import Backend, Bitmask, GrammarError, Matcher
+from octavo.structured.limits import GrammarLimits
+from octavo.structured.vocabulary import Vocabulary
+from octavo.types.grammar import GrammarSpec
+
+NAME = "guidance"
+LARK_HEADER = '%llguidance {"no_forcing": true}\n'
+_MAX_MESSAGE_CHARS = 500
+_QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
+
+
+class GuidanceMatcher:
+    """See Matcher."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: llguidance.LLMatcher) -> None:
+        self.inner = inner
+
+    @property
+    def is_complete(self) -> bool:
+        return self.inner.is_stopped() and not self.inner.is_error()
+
+    @property
+    def error(self) -> str | None:
+        return readable(self.inner.get_error()) if self.inner.is_error() else None
+
+    def accept(self, token_id: int) -> bool:
+        return self.inner.consume_token(token_id)
+
+    def num_valid(self, token_ids: Sequence[int]) -> int:
+        return self.inner.validate_tokens(list(token_ids))
+
+    def rollback(self, num_tokens: int) -> None:
+        assert self.inner.rollback(num_tokens), "a matcher goes back by tokens that it has accepted"
+
+    def copy(self) -> GuidanceMatcher:
+        return GuidanceMatcher(self.inner.deep_copy())
+
+
+class GuidanceBackend:
+    """See Backend."""
+
+    def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
+        self._tokenizer = llguidance.LLTokenizer(  # it asks for these attributes, not for the class
+            _TokenizerFacts(vocabulary),  # type: ignore[arg-type]
+            eos_token=vocabulary.eos_ids,
+        )
+        self._limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=limits.compile_fuel,
+            step_lexer_fuel=limits.step_fuel,
+            step_max_items=limits.step_items,
+            max_lexer_states=limits.max_lexer_states,
+            max_grammar_size=limits.max_grammar_size,
+            verbose_errors=False,
+        )
+        # one thread of its own: the masks of all requests in one call, without the interpreter lock
+        self._executor = llguidance.LLExecutor(num_threads=1)
+
+    def compile(self, spec: GrammarSpec) -> GuidanceMatcher:
+        matcher = llguidance.LLMatcher(self._tokenizer, _serialized(spec), log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise GrammarError(readable(matcher.get_error()))
+        ignored = matcher.get_grammar_warnings()
+        if ignored:
+            raise GrammarError(readable("; ".join(ignored)))
+        return GuidanceMatcher(matcher)
+
+    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
+        assert masks.flags.c_contiguous and masks.dtype == np.int32
+        rows = [(matcher.inner, row) for row, matcher in enumerate(matchers) if isinstance(matcher, GuidanceMatcher)]
+        assert len(rows) == len(matchers) <= len(masks)
+        num_words = masks.shape[1]
+        self._executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, 4 * num_words, len(masks))
+
+
+class _TokenizerFacts:
+    """A vocabulary under the names that llguidance reads."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = vocabulary.special_ids
+        self.eos_token_id = vocabulary.eos_ids[0]
+
+    def __call__(self, text: bytes) -> list[int]:
+        raise AssertionError("grammars are compiled with no_forcing, so no text is tokenised")
+
+
+def make_backend(vocabulary: Vocabulary, limits: GrammarLimits) -> Backend:
+    """Return the backend."""
+    return GuidanceBackend(vocabulary, limits)
+
+
+def _serialized(spec: GrammarSpec) -> str:
+    assert spec.backend == NAME and spec.kind == "lark"
+    return llguidance.LLMatcher.grammar_from_lark(spec.source)
+
+
+def readable(message: str) -> str:
+    """Shorten the library's message to its first lines: the rest is the grammar again, or the parser's state."""
+    text = message.split("<non-verbose/>")[0].split("<state>")[0].strip()
+    lines = [line for line in text.splitlines() if not _QUOTED_LINE.match(line)]
+    return " ".join(" ".join(lines).split())[:_MAX_MESSAGE_CHARS]

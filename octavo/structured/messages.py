@@ -1,0 +1,50 @@
+"""What crosses between a front end and the processes that compile grammars for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.structured.limits import GrammarLimits
+from octavo.types.grammar import GrammarSpec
+
+
+class JsonStyle(msgspec.Struct, array_like=True, frozen=True):
+    """How JSON is written. compact: no white space; else whitespace_pattern, a regex, says which.
+
+    close_objects: objects whose schema does not speak of further properties have none
+    """
+
+    compact: bool = True
+    close_objects: bool = False
+    whitespace_pattern: str | None = None
+
+
+class GrammarJob(msgspec.Struct, array_like=True, frozen=True):
+    """A constraint to be compiled.
+
+    constraint: a field of StructuredOutputsParams; text: its value, JSON for json, choice and structural_tag
+    """
+
+    constraint: str
+    text: str
+    style: JsonStyle
+
+    @property
+    def key(self) -> bytes:
+        """Return what is equal for equal jobs."""
+        return msgspec.msgpack.encode(self)
+
+
+class CompilerStart(msgspec.Struct, array_like=True):
+    """How to compile. vocabulary: packed."""
+
+    backend: str
+    vocabulary: bytes
+    limits: GrammarLimits
+
+
+class Verdict(msgspec.Struct, array_like=True):
+    """The answer to a job: a grammar that has been compiled, or why there is none."""
+
+    spec: GrammarSpec | None = None
+    error: str | None = None

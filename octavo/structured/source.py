@@ -1,0 +1,122 @@
+"""From what a user wrote to a grammar of the guidance backend: the one place that knows both.
+
+Runs in the compiling process: what it reads may be hostile, and nothing here but that process is lost with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import llguidance
+
+from octavo.structured import gbnf, structural_tag
+from octavo.structured.backend import GrammarError
+from octavo.structured.guidance import LARK_HEADER, NAME
+from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
+from octavo.structured.lark import lark_text
+from octavo.structured.messages import GrammarJob, JsonStyle
+from octavo.types.grammar import GrammarSpec
+
+# White space that JSON may have between its tokens, unless told otherwise: a line break and a deep indentation, but no
+# endless run of either, which small models fall into.
+DEFAULT_WHITESPACE = r"[ \t\n\r]{1,40}"
+
+
+def lark_spec(job: GrammarJob) -> GrammarSpec:
+    """Return the job's grammar; raises GrammarError for what cannot be enforced."""
+    try:
+        rules = _SOURCES[job.constraint](job)
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
+    return GrammarSpec(NAME, "lark", rules if rules.startswith("%llguidance") else LARK_HEADER + rules)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def _json(job: GrammarJob) -> str:
+    return f"start: {json_rule(json.loads(job.text), job.style)}"
+
+
+def _json_object(job: GrammarJob) -> str:
+    return f"start: {json_rule({'type': 'object'}, job.style)}"
+
+
+def json_rule(schema: Any, style: JsonStyle) -> str:
+    """Return the Lark expression for a JSON value that a schema describes; raises GrammarError naming a keyword."""
+    try:
+        prepared = prepare_schema(schema, disable_additional_properties=style.close_objects)
+    except SchemaRefusedError as error:
+        what = f"keyword {error.keyword!r}" if error.keyword else "the schema"
+        raise GrammarError(f"{what} at #{error.pointer}: {error.reason}") from None
+    own = prepared.pop("x-guidance", None)
+    options = dict(own) if isinstance(own, dict) else {}
+    options |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
+    if style.whitespace_pattern is not None or not style.compact:
+        pattern = DEFAULT_WHITESPACE if style.whitespace_pattern is None else style.whitespace_pattern
+        options |= {"whitespace_flexible": True, "whitespace_pattern": pattern}
+    return "%json " + json.dumps({**prepared, "x-guidance": options}, ensure_ascii=False)
+
+
+# -- the others --------------------------------------------------------------------------------------------------------
+
+
+def regex_rule(pattern: str) -> str:
+    """Return the Lark expression for a regular expression that must match the whole of a text."""
+    return f"/{llguidance.regex_to_lark(pattern, '')}/" if pattern else '""'
+
+
+def _regex(job: GrammarJob) -> str:
+    return f"start: {regex_rule(job.text)}"
+
+
+def _choice(job: GrammarJob) -> str:
+    # a terminal, one automaton for all choices: a rule would try them side by side at every token
+    return "start: CHOICE\nCHOICE: " + " | ".join(map(lark_text, json.loads(job.text)))
+
+
+def _grammar(job: GrammarJob) -> str:
+    return grammar_rules(job.text)
+
+
+def grammar_rules(text: str) -> str:
+    """Return a user's grammar as Lark, with its options set as the backend needs them."""
+    if not _IS_LARK.search(text):
+        return gbnf.to_lark(text)
+    options = _OPTIONS.match(text)
+    if options is None:
+        return text
+    try:
+        chosen = json.loads(options[1])
+    except ValueError as error:
+        raise GrammarError(f"%llguidance must be followed by a JSON object on its line: {error}") from None
+    if not isinstance(chosen, dict):
+        raise GrammarError("%llguidance must be followed by a JSON object on its line")
+    chosen["no_forcing"] = True
+    return f"%llguidance {json.dumps(chosen)}\n{text[options.end() :]}"
+
+
+def _structural_tag(job: GrammarJob) -> str:
+    expressions = structural_tag.Expressions(
+        json=lambda schema: json_rule(schema, job.style), regex=regex_rule, grammar=_nested_grammar
+    )
+    return structural_tag.to_lark(json.loads(job.text), expressions)
+
+
+def _nested_grammar(text: str) -> str:
+    raise GrammarError('a structural tag cannot hold content of type "grammar"; use json_schema or regex')
+
+
+_IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:))", re.MULTILINE)
+_OPTIONS = re.compile(r"\s*%llguidance\s*([^\n]*)\n?")
+_SOURCES: Mapping[str, Callable[[GrammarJob], str]] = {
+    "json": _json,
+    "json_object": _json_object,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+}
