@@ -14,7 +14,7 @@ _INTRODUCTION = (
 )
 _INSTRUCTION = (
     "To call functions, answer with nothing but a JSON array of the calls, each of the form "
-    '{"name": "the function\'s name", "arguments": {"a parameter\'s name": "its value"}}.'
+    '{"name": "the function\'s name", "parameters": {"a parameter\'s name": "its value"}}.'
 )
 
 
@@ -27,7 +27,7 @@ def describe_tools(tools: Sequence[Mapping[str, Any]]) -> str:
 def write_calls(tool_calls: Sequence[Mapping[str, Any]]) -> str:
     """Return an earlier turn's calls as text. Each has a function with a name and arguments that are a mapping."""
     functions = (call["function"] for call in tool_calls)
-    return _to_json([{"name": function["name"], "arguments": function["arguments"]} for function in functions])
+    return _to_json([{"name": function["name"], "parameters": function["arguments"]} for function in functions])
 
 
 def with_tools_described(

@@ -181,6 +181,27 @@ def real(real_engine: Engine) -> Server:
     return real_engine.serve()
 
 
+@pytest.fixture(scope="session")
+def scripted_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A model that says what requests tell it to; see scripted.py. 4096 positions."""
+    folder = tmp_path_factory.mktemp("models") / "scripted"
+    write_tiny_model(folder, llama_config(max_position_embeddings=4096))
+    engine = Engine(
+        model=str(folder), served_model_name="scripted", max_num_seqs=8, num_gpu_blocks_override=1024,
+        logits_processors=["tests.server.scripted:Scripted"],
+    )  # fmt: skip
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def scripted(scripted_engine: Engine) -> Server:
+    """Its template knows tools (Hermes) and reasoning (Qwen3)."""
+    from tests.server.scripted import TEMPLATE
+
+    return scripted_engine.serve(chat_template=TEMPLATE)
+
+
 def wait_until(is_true: Any, timeout_s: float = 20) -> None:
     """Wait for a condition; fails when it does not come."""
     deadline = time.monotonic() + timeout_s

@@ -155,7 +155,7 @@ UNBUILT_FIELDS = [
     ("prompt_embeds", "AAAA"),
     ("suffix", "end"),
     ("kv_transfer_params", {"do_remote_decode": True}),
-    ("thinking_token_budget", 5),
+    ("thinking_token_budget", 5),  # of a model that is not known to reason
 ]
 
 

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: roles, streams, logprobs, templates, tools that are not built, and the real OpenAI client."""
+"""/v1/chat/completions: roles, streams, logprobs, templates, and the real OpenAI client."""
 
 from __future__ import annotations
 
@@ -217,17 +217,3 @@ def test_pictures_and_sounds_are_refused_by_name(tiny: Server):
     for part in ({"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "input_audio", "input_audio": {}}):
         reply = tiny.post("/v1/chat/completions", messages=[{"role": "user", "content": [part]}])
         assert reply.status == 400 and part["type"] in reply.error["message"]
-
-
-# -- tools -------------------------------------------------------------------------------------------------------------
-
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-
-
-def test_tools_may_be_described_but_not_called(tiny: Server):
-    assert tiny.chat("Hi", tools=[TOOL], tool_choice="none", **GREEDY).status == 200
-    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": "required"}):
-        reply = tiny.chat("Hi", tools=[TOOL], **choice)
-        assert reply.status == 400 and "tool" in reply.error["message"]
-    assert tiny.chat("Hi", tools=[]).error["param"] == "tools"
-    assert tiny.chat("Hi", tool_choice="auto").error["param"] == "tool_choice"

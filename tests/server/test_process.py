@@ -181,9 +181,10 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
     [
         (("--enable-lora",), "LoRA"),
         (("--speculative-config", '{"model": "x"}'), "speculative"),
-        (("--tool-call-parser", "hermes"), "tool calls"),
+        (("--tool-call-parser", "x"), "hermes"),
+        (("--tool-parser-plugin", "no-such-file.py"), "no such file"),
         (("--api-server-count", "2"), "one process"),
-        (("--reasoning-parser", "x"), "reasoning"),
+        (("--reasoning-parser", "x"), "qwen3"),
     ],
 )
 def test_flags_of_unbuilt_capabilities_are_refused_with_a_reason(flags: tuple[str, ...], word: str):

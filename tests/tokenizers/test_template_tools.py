@@ -87,7 +87,7 @@ def test_a_result_without_a_name_gets_that_of_its_call():
 
 
 def test_a_template_without_calls_gets_them_and_their_results_in_words():
-    assert render(PLAIN, turns()) == ('<user>1+1?<assistant>[{"name": "add", "arguments": {"a": 1, "é": "x"}}]<tool>2')
+    assert render(PLAIN, turns()) == ('<user>1+1?<assistant>[{"name": "add", "parameters": {"a": 1, "é": "x"}}]<tool>2')
     assert render(NO_SYSTEM, turns()).endswith('"é": "x"}}]<user>Result of add:\n2')
 
 

@@ -13,12 +13,42 @@ _TEXT_BLOCK = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
 }
 _CONTENT = {"oneOf": [{"type": "string"}, {"type": "array", "items": _TEXT_BLOCK}]}
+_THINKING_BLOCK = {
+    "type": "object",
+    "required": ["type", "thinking"],
+    "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}},
+}
+_TOOL_USE_BLOCK = {
+    "type": "object",
+    "required": ["type", "id", "name", "input"],
+    "properties": {
+        "type": {"const": "tool_use"},
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "input": {"type": "object"},
+    },
+}
+_TOOL_RESULT_BLOCK = {
+    "type": "object",
+    "required": ["type", "tool_use_id"],
+    "properties": {"type": {"const": "tool_result"}, "tool_use_id": {"type": "string"}, "content": _CONTENT},
+}
+_TURN = {
+    "oneOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {"oneOf": [_TEXT_BLOCK, _THINKING_BLOCK, _TOOL_USE_BLOCK, _TOOL_RESULT_BLOCK]},
+        },
+    ]
+}
 _MESSAGES_SCHEMA: dict[str, Any] = {
     "minItems": 1,
     "items": {
         "type": "object",
         "required": ["role", "content"],
-        "properties": {"role": {"type": "string", "enum": ["user", "assistant"]}, "content": _CONTENT},
+        "properties": {"role": {"type": "string", "enum": ["user", "assistant"]}, "content": _TURN},
     },
 }
 
@@ -27,7 +57,10 @@ System = Annotated[str | list[dict[str, Any]] | None, Meta(extra_json_schema=_CO
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True):
-    """A conversation. Fields of what is not built may hold only what asks for nothing."""
+    """A conversation. Fields of what is not built may hold only what asks for nothing.
+
+    tool_choice: auto when there are tools; thinking: as the chat template has it when not given
+    """
 
     messages: InputMessages
     model: str | None = None
@@ -76,19 +109,36 @@ class MessageUsage(msgspec.Struct):
     output_tokens: int
 
 
-class TextBlock(msgspec.Struct):
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     """The answer's text."""
 
     text: str
-    type: str = "text"
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    """The model's reasoning, as it is. signature: empty, for nobody checks it"""
+
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """A function to call; the tool_result refers to the id. input: empty when the answer was cut inside it"""
+
+    id: str
+    name: str
+    input: dict[str, Any] = {}
+
+
+ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Message(msgspec.Struct):
-    """An answer. stop_reason: end_turn, max_tokens or stop_sequence; None at the beginning of a stream."""
+    """An answer. stop_reason: end_turn, tool_use, max_tokens or stop_sequence; None at the beginning of a stream."""
 
     id: str
     model: str
-    content: list[TextBlock]
+    content: list[ContentBlock]
     usage: MessageUsage
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -110,22 +160,36 @@ class BlockStart(msgspec.Struct):
     """A content block begins."""
 
     index: int
-    content_block: TextBlock
+    content_block: ContentBlock
     type: str = "content_block_start"
 
 
-class TextDelta(msgspec.Struct):
+class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
     """More text of a block."""
 
     text: str
-    type: str = "text_delta"
+
+
+class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+    """More reasoning."""
+
+    thinking: str
+
+
+class InputJSONDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
+    """More of the JSON text of a tool's input."""
+
+    partial_json: str
+
+
+Delta = TextDelta | ThinkingDelta | InputJSONDelta
 
 
 class BlockDelta(msgspec.Struct):
     """A content block goes on."""
 
     index: int
-    delta: TextDelta
+    delta: Delta
     type: str = "content_block_delta"
 
 

@@ -26,7 +26,8 @@ USAGE = "octavo run-batch -i FILE -o FILE --model MODEL [options]"
 _SERVER_OPTIONS = {
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "response_role"),
     *("trust_request_chat_template", "return_tokens_as_token_ids", "enable_prompt_tokens_details", "max_stop_strings"),
-    *("max_prompts_per_request", "max_sequences_per_request"),
+    *("max_prompts_per_request", "max_sequences_per_request", "tool_call_parser", "tool_parser_plugin"),
+    *("enable_auto_tool_choice", "exclude_tools_when_tool_choice_none"),
 }
 _OTHERS = {option.name for option in dataclasses.fields(ServerArgs)} - _SERVER_OPTIONS
 _LEAST_IN_FLIGHT = 64
@@ -43,13 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.entrypoints.event_loop import run as run_in_loop
-    from octavo.entrypoints.openai.launch import read_chat_template
+    from octavo.entrypoints.openai.launch import check_parsers, read_chat_template
 
     given = vars(args)
     engine_args = EngineArgs.from_kwargs(**given_options(given, EngineArgs))
     # every line may wait: the file is the queue
     server_args = ServerArgs.from_kwargs(**given_options(given, ServerArgs, _OTHERS), max_num_queued_reqs=0)
     chat_template = read_chat_template(server_args.chat_template)
+    check_parsers(engine_args, server_args)
     with _opened(args.input_file, args.output_file) as (lines, output):
         counts = run_in_loop(_answer_all(engine_args, server_args, chat_template, lines, output))
     noun = "request" if counts.completed == 1 else "requests"

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from octavo.entrypoints.openai.conversations import Conversation, render_conversation
+from octavo.entrypoints.answers import AnswerPlan
+from octavo.entrypoints.openai.conversations import Conversation, answers_to, render_conversation
 from octavo.entrypoints.openai.generation import Job, check_job
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
 from octavo.entrypoints.openai.sampling import to_sampling_params, tokenization_kwargs
 from octavo.entrypoints.openai.state import ServerState
+
+
+@dataclass(frozen=True)
+class ConversationJob:
+    """What runs, the prompt's text, and how the answer is read."""
+
+    job: Job
+    prompt: str
+    answers: AnswerPlan
 
 
 def conversation_job(
@@ -18,7 +29,8 @@ def conversation_job(
     sampling: GenerationRequest,
     max_tokens: int | None,
     logprobs: int | None = None,
-) -> Job:
+    shows_reasoning: bool = True,
+) -> ConversationJob:
     """Check the sampling fields, render the conversation and tokenise it. Takes time: not for the event loop.
 
     max_tokens: None = as many as the context has room for; logprobs: candidates per token, or None
@@ -31,8 +43,12 @@ def conversation_job(
         logprobs=logprobs,
         max_stop_strings=server.args.max_stop_strings,
     )
-    prompt: dict[str, Any] = {"prompt": render_conversation(server, conversation)}
+    answers = answers_to(server, conversation, shows_reasoning)
+    text = render_conversation(server, conversation)
+    answers.prepare(params, server.tokenizer, text)
+    prompt: dict[str, Any] = {"prompt": text}
     if sampling.cache_salt is not None:
         prompt["cache_salt"] = sampling.cache_salt
     kwargs = tokenization_kwargs(sampling, add_special_tokens=False)
-    return check_job(server.engine, engine_id, [prompt], params, sampling.priority, kwargs)
+    job = check_job(server.engine, engine_id, [prompt], params, sampling.priority, kwargs)
+    return ConversationJob(job, text, answers)

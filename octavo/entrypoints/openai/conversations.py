@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from octavo.entrypoints.answers import AnswerPlan, plan_answers
 from octavo.entrypoints.openai.body import warn_of_unknown
 from octavo.entrypoints.openai.protocol.chat import MESSAGE_FIELDS
 from octavo.entrypoints.openai.state import ServerState
+from octavo.entrypoints.tool_requests import NO_TOOLS, ToolWish
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.tokenizers.chat_template import ChatOptions, render_chat
+from octavo.tokenizers.chat_template import ChatOptions, render_chat, traits_of
+from octavo.tokenizers.tokenizer import Tokenizer
+
+REASONING_SWITCHES = ("enable_thinking", "thinking")  # what templates call them
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Conversation:
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: ToolWish = NO_TOOLS
 
 
 def render_conversation(server: ServerState, conversation: Conversation) -> str:
@@ -45,11 +50,40 @@ def render_conversation(server: ServerState, conversation: Conversation) -> str:
         content_format=content_format,
         add_generation_prompt=conversation.add_generation_prompt is not False,
         continue_final_message=bool(conversation.continue_final_message),
-        tools=conversation.tools,
+        tools=conversation.tools.tools or None,
         documents=conversation.documents,
-        template_arguments={**server.args.default_chat_template_kwargs, **(conversation.chat_template_kwargs or {})},
+        template_arguments=_all_template_arguments(server, conversation),
+        describes_tools=conversation.tools.is_forced,
     )
-    return render_chat(server.require_tokenizer(), conversation.messages, options)
+    tokenizer = server.require_tokenizer()
+    if options.tools and conversation.tools.mode == "none" and _hides_tools(server, tokenizer, options):
+        options = replace(options, tools=None)
+    return render_chat(tokenizer, conversation.messages, options)
+
+
+def answers_to(server: ServerState, conversation: Conversation, shows_reasoning: bool = True) -> AnswerPlan:
+    """Return how the answers to a conversation are read; raises InvalidRequestError."""
+    arguments = _all_template_arguments(server, conversation)
+    return plan_answers(server.formats, conversation.tools, arguments, shows_reasoning)
+
+
+def template_arguments(arguments: Mapping[str, Any] | None, reasoning_effort: str | None) -> Mapping[str, Any]:
+    """Return a request's variables for the template; an effort is one of them, and "none" switches reasoning off."""
+    if reasoning_effort is None:
+        return arguments or {}
+    implied: dict[str, Any] = {"reasoning_effort": reasoning_effort}
+    if reasoning_effort == "none":
+        implied.update(dict.fromkeys(REASONING_SWITCHES, False))
+    return {**implied, **(arguments or {})}
+
+
+def _all_template_arguments(server: ServerState, conversation: Conversation) -> Mapping[str, Any]:
+    return {**server.args.default_chat_template_kwargs, **(conversation.chat_template_kwargs or {})}
+
+
+def _hides_tools(server: ServerState, tokenizer: Tokenizer, options: ChatOptions) -> bool:
+    """Whether tools that may not be called stay out of the prompt: asked for, or the template has no place for them."""
+    return server.args.exclude_tools_when_tool_choice_none or not traits_of(tokenizer, options).shows_tools
 
 
 def answering_role(server: ServerState, conversation: Conversation) -> str:

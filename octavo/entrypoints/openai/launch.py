@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequence[str]) -> None:
     """Start an engine and serve it until SIGINT or SIGTERM; raises what is wrong with the options."""
     chat_template = read_chat_template(server_args.chat_template)
+    check_parsers(engine_args, server_args)
     listener = bind(server_args)
     try:
         starting = _start_engine(engine_args)
@@ -46,6 +47,20 @@ def read_chat_template(source: str | None) -> str | None:
         raise ConfigError(
             f"--chat-template: {source!r} is neither Jinja source nor a readable file: {error}"
         ) from error
+
+
+def check_parsers(engine_args: EngineArgs, server_args: ServerArgs) -> None:
+    """Load the operator's formats and refuse names that nobody knows, before a model is loaded."""
+    plugins = (server_args.tool_parser_plugin, engine_args.reasoning_parser_plugin)
+    names = (server_args.tool_call_parser, engine_args.reasoning_parser or "auto")
+    if not any(plugins) and set(names) <= {"auto", "none"}:
+        return
+    from octavo.engine.reasoning import load_parser_plugin
+    from octavo.entrypoints.answers import choose_formats
+
+    for path in plugins:
+        load_parser_plugin(path)
+    choose_formats(*names)
 
 
 def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:

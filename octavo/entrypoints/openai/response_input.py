@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from octavo.entrypoints.openai.conversation_job import conversation_job
-from octavo.entrypoints.openai.conversations import Conversation
-from octavo.entrypoints.openai.generation import Job
+from octavo.entrypoints.openai.conversation_job import ConversationJob, conversation_job
+from octavo.entrypoints.openai.conversations import Conversation, template_arguments
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
 from octavo.entrypoints.openai.protocol.responses import ResponsesRequest
 from octavo.entrypoints.openai.response_store import Messages
+from octavo.entrypoints.openai.response_turns import add_assistant_call, add_assistant_reasoning, add_assistant_text
 from octavo.entrypoints.openai.state import ServerState
+from octavo.entrypoints.tool_requests import response_tools
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
 
@@ -24,7 +25,7 @@ _SAME_NAMES = (
 )
 
 
-def response_job(server: ServerState, request: ResponsesRequest, messages: Messages, engine_id: str) -> Job:
+def response_job(server: ServerState, request: ResponsesRequest, messages: Messages, engine_id: str) -> ConversationJob:
     """Check the sampling fields and tokenise the conversation. Takes time: not for the event loop.
 
     messages: all turns, without the request's instructions
@@ -32,8 +33,9 @@ def response_job(server: ServerState, request: ResponsesRequest, messages: Messa
     sampling = GenerationRequest(**{name: getattr(request, name) for name in _SAME_NAMES})
     if request.instructions:
         messages = [{"role": "system", "content": request.instructions}, *messages]
-    effort = (request.reasoning or {}).get("effort")
-    conversation = Conversation(messages, chat_template_kwargs={"reasoning_effort": effort} if effort else None)
+    arguments = template_arguments(None, (request.reasoning or {}).get("effort"))
+    wish = response_tools(request.tools, request.tool_choice, request.parallel_tool_calls)
+    conversation = Conversation(messages, chat_template_kwargs=arguments, tools=wish)
     return conversation_job(
         server, engine_id, conversation, sampling, request.max_output_tokens, num_top_logprobs(request)
     )
@@ -47,30 +49,82 @@ def num_top_logprobs(request: ResponsesRequest) -> int | None:
     return request.top_logprobs or 0 if wants else None
 
 
-def input_messages(request: ResponsesRequest) -> list[Mapping[str, Any]]:
+def input_messages(request: ResponsesRequest) -> list[dict[str, Any]]:
     """Return the input as messages; raises InvalidRequestError."""
     if isinstance(request.input, str):
         return [{"role": "user", "content": request.input}]
     if not request.input:
         raise InvalidRequestError("input must not be an empty list", "input")
-    return [_message(index, item) for index, item in enumerate(request.input)]
+    turns: list[dict[str, Any]] = []
+    for index, item in enumerate(request.input):
+        _add_item(turns, f"input[{index}]", item)
+    return turns
 
 
-def _message(index: int, item: object) -> Mapping[str, Any]:
-    where = f"input[{index}]"
+def _add_item(turns: list[dict[str, Any]], where: str, item: object) -> None:
+    """Add an item to the conversation. Reasoning, text and calls in a row are one turn of the assistant."""
     if not isinstance(item, Mapping):
         raise wrong(where, "an object", item)
     kind = item.get("type", "message")
-    if kind != "message":
-        raise InvalidRequestError(f"{where}: items of type {str(kind)[:80]} are not supported; messages are", "input")
-    role, content = item.get("role"), item.get("content")
+    add = _ITEM_KINDS.get(kind) if isinstance(kind, str) else None
+    if add is None:
+        known = ", ".join(_ITEM_KINDS)
+        raise InvalidRequestError(f"{where}: items of type {str(kind)[:80]} are not supported; {known} are", "input")
+    add(turns, where, item)
+
+
+def _add_message(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
+    role = item.get("role")
     if role not in _ROLES:
         raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}", role)
+    text = _joined_text(f"{where}.content", item.get("content"))
+    if role == "assistant":
+        add_assistant_text(turns, text)
+    else:
+        turns.append({"role": role, "content": text})
+
+
+def _add_reasoning(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
+    for name in ("content", "summary"):
+        parts = item.get(name) or ()
+        if not isinstance(parts, Sequence) or isinstance(parts, str):
+            raise wrong(f"{where}.{name}", "a list of parts", parts)
+        texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+        if len(texts) != len(parts):
+            raise wrong(f"{where}.{name}", '[{"type": "reasoning_text", "text": …}]', parts)
+        if texts:
+            add_assistant_reasoning(turns, "".join(texts))
+            return
+
+
+def _add_call(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
+    for name in ("call_id", "name", "arguments"):
+        if not isinstance(item.get(name), str):
+            raise InvalidRequestError(str(wrong(f"{where}.{name}", "text", item.get(name))), "input")
+    add_assistant_call(turns, item["call_id"], item["name"], item["arguments"])
+
+
+def _add_result(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
+    if not isinstance(item.get("call_id"), str):
+        raise InvalidRequestError(str(wrong(f"{where}.call_id", "that of the call", item.get("call_id"))), "input")
+    output = _joined_text(f"{where}.output", item.get("output"))
+    turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
+
+
+_ITEM_KINDS: Mapping[str, Callable[[list[dict[str, Any]], str, Mapping[str, Any]], None]] = {
+    "message": _add_message,
+    "reasoning": _add_reasoning,
+    "function_call": _add_call,
+    "function_call_output": _add_result,
+}
+
+
+def _joined_text(where: str, content: object) -> str:
     if isinstance(content, str):
-        return {"role": role, "content": content}
+        return content
     if not isinstance(content, list) or not content:
-        raise wrong(f"{where}.content", "text, or a list of parts", content)
-    return {"role": role, "content": "".join(_text(f"{where}.content[{i}]", part) for i, part in enumerate(content))}
+        raise wrong(where, "text, or a list of parts", content)
+    return "".join(_text(f"{where}[{i}]", part) for i, part in enumerate(content))
 
 
 def _text(where: str, part: object) -> str:
@@ -85,18 +139,15 @@ def _text(where: str, part: object) -> str:
 
 # -- what is not built -------------------------------------------------------------------------------------------------
 
-_TOOLS = "tool calls are not built"
 # field -> (values that ask for nothing, what is missing)
 _UNBUILT: Mapping[str, tuple[Sequence[object], str]] = {
-    "tools": (([],), _TOOLS),
-    "tool_choice": (("auto", "none"), _TOOLS),
-    "max_tool_calls": ((), _TOOLS),
     "conversation": ((), "conversations are not stored; use previous_response_id"),
     "prompt": ((), "prompt templates are not stored"),
     "truncation": (("disabled",), "a conversation that does not fit is refused, not cut"),
     "service_tier": (("auto", "default"), "there is one service tier"),
 }
-_KNOWN_INCLUDES = (LOGPROBS,)
+# reasoning is never encrypted: it comes as text, which its item may bring back in the next turn
+_KNOWN_INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 
 
 def check_fields(request: ResponsesRequest) -> None:
@@ -114,8 +165,14 @@ def check_fields(request: ResponsesRequest) -> None:
     if text.get("verbosity") not in (None, "medium"):
         raise InvalidRequestError("text.verbosity is not supported: models have no setting for it", "text")
     reasoning = request.reasoning or {}
-    if reasoning.get("summary") or reasoning.get("generate_summary"):
-        raise InvalidRequestError("reasoning.summary is not supported: reasoning parsers are not built", "reasoning")
+    for name in ("summary", "generate_summary"):
+        if reasoning.get(name) not in (None, "auto"):
+            raise InvalidRequestError(
+                f"reasoning.{name} is not supported: reasoning comes as it is, in full; leave it out",
+                "reasoning",
+            )
+    if request.max_tool_calls is not None and request.max_tool_calls < 1:
+        raise wrong("max_tool_calls", "at least 1", request.max_tool_calls)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream=true", "stream_options")
     _check_background(request)

@@ -6,26 +6,21 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from octavo.entrypoints.openai.conversation_job import ConversationJob
 from octavo.entrypoints.openai.errors import as_http_error
-from octavo.entrypoints.openai.generation import Job
 from octavo.entrypoints.openai.logprobs import chat_logprobs
 from octavo.entrypoints.openai.protocol.chat import TokenLogprob
 from octavo.entrypoints.openai.protocol.responses import (
     IncompleteDetails,
     InputTokensDetails,
-    ItemEvent,
     LifecycleEvent,
-    OutputMessage,
-    OutputText,
     OutputTokensDetails,
-    PartEvent,
     ResponseError,
     ResponseEvent,
     ResponseObject,
     ResponseUsage,
-    TextDeltaEvent,
-    TextDoneEvent,
 )
+from octavo.entrypoints.openai.response_items import OutputItems
 from octavo.entrypoints.openai.state import ServerState
 from octavo.errors import RequestFailedError
 from octavo.types.outputs import CompletionOutput, RequestOutput
@@ -34,14 +29,16 @@ from octavo.types.outputs import CompletionOutput, RequestOutput
 class ResponseWriter:
     """Runs a job and keeps `response` as it is now. num_top: candidates per token, None without logprobs"""
 
-    def __init__(self, server: ServerState, response: ResponseObject, job: Job, num_top: int | None) -> None:
+    def __init__(
+        self, server: ServerState, response: ResponseObject, job: ConversationJob, num_top: int | None
+    ) -> None:
         self.response = response
         self._server = server
-        self._job = job
+        self._job = job.job
+        self._reader = job.answers.reader(server.tokenizer, job.prompt)
         self._num_top = num_top
         self._names = server.token_names(None)
-        self._text = OutputText()
-        self._item = OutputMessage("msg_" + response.id.removeprefix("resp_"))
+        self._items = OutputItems(response.id, self._next)
         self._num_events = 0
         self._num_tokens = 0
         self._num_cached = 0
@@ -54,12 +51,12 @@ class ResponseWriter:
                 async for item in outputs:
                     if not started:
                         started = True
-                        for opening in self._opening():
-                            yield opening
+                        self.response.status = "in_progress"
+                        yield self._lifecycle("created")
+                        yield self._lifecycle("in_progress")
                     (completion,) = item.output.outputs
-                    delta = self._take(item.output, completion)
-                    if delta is not None:
-                        yield delta
+                    for news in self._take(item.output, completion):
+                        yield news
                     if completion.finished():
                         for closing in self._closing(completion):
                             yield closing
@@ -74,31 +71,20 @@ class ResponseWriter:
         self.response.status = "failed"
         self.response.error = ResponseError("server_error", as_http_error(error).message)
 
-    # -- begin -----------------------------------------------------------------------------------------------------
-
-    def _opening(self) -> list[ResponseEvent]:
-        self.response.status = "in_progress"
-        events: list[ResponseEvent] = [self._lifecycle("created"), self._lifecycle("in_progress")]
-        empty = OutputMessage(self._item.id)
-        events.append(ItemEvent("response.output_item.added", self._next(), empty))
-        events.append(PartEvent("response.content_part.added", self._next(), self._item.id, OutputText()))
-        return events
-
     def _lifecycle(self, kind: str) -> LifecycleEvent:
         return LifecycleEvent(f"response.{kind}", self._next(), self.response)
 
-    # -- text ------------------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------------
 
-    def _take(self, output: RequestOutput, completion: CompletionOutput) -> TextDeltaEvent | None:
-        """Add what is new; return the event that tells it, if there is anything to tell."""
+    def _take(self, output: RequestOutput, completion: CompletionOutput) -> list[ResponseEvent]:
+        """Add what is new; return the events that tell it, if there is anything to tell."""
         self._num_tokens += len(completion.token_ids)
         self._num_cached = output.num_cached_tokens or self._num_cached
         logprobs = self._logprobs(completion)
-        self._text.text += completion.text
-        self._text.logprobs = [*self._text.logprobs, *logprobs] if logprobs else self._text.logprobs
-        if not completion.text and not logprobs:
-            return None
-        return TextDeltaEvent("response.output_text.delta", self._next(), self._item.id, completion.text, logprobs)
+        events = self._reader.read(completion)
+        if self._reader.is_plain and logprobs:
+            return self._items.add_text(completion.text, logprobs)
+        return self._items.take(events, logprobs)
 
     def _logprobs(self, completion: CompletionOutput) -> list[TokenLogprob]:
         if self._num_top is None or not completion.logprobs:
@@ -111,17 +97,10 @@ class ResponseWriter:
         if completion.finish_reason == "abort":
             raise RequestFailedError("the request was aborted: the server stops, or its engine was paused")
         is_whole = completion.finish_reason != "length"
-        self._item.status = "completed" if is_whole else "incomplete"
-        self._item.content = [self._text]
-        text = self._text
-        events: list[ResponseEvent] = [
-            TextDoneEvent("response.output_text.done", self._next(), self._item.id, text.text, text.logprobs),
-            PartEvent("response.content_part.done", self._next(), self._item.id, text),
-            ItemEvent("response.output_item.done", self._next(), self._item),
-        ]
+        events = self._items.finish(is_whole)
         response = self.response
-        response.output = [self._item]
-        response.status = self._item.status
+        response.output = self._items.items
+        response.status = "completed" if is_whole else "incomplete"
         response.completed_at = int(time.time()) if is_whole else None
         response.incomplete_details = None if is_whole else IncompleteDetails("max_output_tokens")
         response.usage = self._usage()
@@ -131,7 +110,8 @@ class ResponseWriter:
         num_input = self._job.num_prompt_tokens
         cached = InputTokensDetails(self._num_cached)
         total = num_input + self._num_tokens
-        return ResponseUsage(num_input, self._num_tokens, total, cached, OutputTokensDetails())
+        spent = OutputTokensDetails(self._reader.num_reasoning_tokens)
+        return ResponseUsage(num_input, self._num_tokens, total, cached, spent)
 
     def _next(self) -> int:
         self._num_events += 1

@@ -7,12 +7,18 @@ import secrets
 import time
 from contextlib import aclosing
 
+from octavo.entrypoints.openai.conversation_job import ConversationJob
 from octavo.entrypoints.openai.errors import HTTPError
-from octavo.entrypoints.openai.generation import Job
 from octavo.entrypoints.openai.http import Events, named_event
-from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
+from octavo.entrypoints.openai.protocol.responses import (
+    DeletedResponse,
+    OutputMessage,
+    ResponseObject,
+    ResponsesRequest,
+)
 from octavo.entrypoints.openai.response_input import check_fields, input_messages, num_top_logprobs, response_job
 from octavo.entrypoints.openai.response_store import Messages, StoredResponse
+from octavo.entrypoints.openai.response_turns import turns_of
 from octavo.entrypoints.openai.response_writer import ResponseWriter
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.errors import InvalidRequestError
@@ -62,11 +68,10 @@ def _earlier_turns(server: ServerState, request: ResponsesRequest) -> Messages:
             f"the previous response is {previous.response.status}; only a finished one can be continued",
             "previous_response_id",
         )
-    answer = "".join(part.text for item in previous.response.output for part in item.content)
-    return [*previous.messages, {"role": "assistant", "content": answer}]
+    return [*previous.messages, *turns_of(previous.response.output)]
 
 
-def _new_response(request: ResponsesRequest, job: Job, response_id: str, model: str) -> ResponseObject:
+def _new_response(request: ResponsesRequest, job: ConversationJob, response_id: str, model: str) -> ResponseObject:
     return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
@@ -76,8 +81,8 @@ def _new_response(request: ResponsesRequest, job: Job, response_id: str, model: 
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
         max_output_tokens=request.max_output_tokens,
-        temperature=job.params.temperature,
-        top_p=job.params.top_p,
+        temperature=job.job.params.temperature,
+        top_p=job.job.params.top_p,
         top_logprobs=request.top_logprobs,
         metadata=request.metadata or {},
         background=bool(request.background),
@@ -85,6 +90,7 @@ def _new_response(request: ResponsesRequest, job: Job, response_id: str, model: 
         reasoning=request.reasoning,
         user=request.user,
         tool_choice=request.tool_choice or "auto",
+        tools=request.tools or [],
         parallel_tool_calls=request.parallel_tool_calls is not False,
     )
 
@@ -106,10 +112,11 @@ def _keep(server: ServerState, response: ResponseObject, messages: Messages) -> 
 
 def _size_bytes(response: ResponseObject, messages: Messages) -> int:
     """Return about how much memory a stored response keeps alive: its whole conversation, not only its own turn."""
-    texts = [str(message["content"]) for message in messages]
-    texts += [part.text for item in response.output for part in item.content]
-    texts += [*response.metadata.values(), response.instructions or ""]
-    num_logprobs = sum(len(part.logprobs) for item in response.output for part in item.content)
+    texts = [str(message) for message in messages]
+    texts += [str(turn) for turn in turns_of(response.output)]
+    texts += [*response.metadata.values(), response.instructions or "", str(response.tools)]
+    answers = (item for item in response.output if isinstance(item, OutputMessage))
+    num_logprobs = sum(len(part.logprobs) for item in answers for part in item.content)
     size = sum(4 * len(text) + _BYTES_PER_MESSAGE for text in texts) + _BYTES_BESIDE_TEXT
     return size + num_logprobs * _BYTES_PER_MESSAGE * (1 + (response.top_logprobs or 0))
 

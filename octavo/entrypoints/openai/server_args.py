@@ -58,6 +58,9 @@ class ServerArgs:
     trust_request_chat_template: bool = _option(False, "let requests bring their own chat template")
     default_chat_template_kwargs: dict[str, Any] = _option({}, "JSON object of variables for the chat template")
     response_role: str = _option("assistant", "role of answers")
+    tool_call_parser: str = _option("auto", "format of tool calls; auto: as the chat template shows; none: no parsing")
+    tool_parser_plugin: str | None = _option(None, "Python file that registers further formats of tool calls")
+    enable_auto_tool_choice: bool = _option(True, 'let the model decide whether to call (tool_choice "auto")')
     exclude_tools_when_tool_choice_none: bool = _option(False, "hide tools from the template with tool_choice none")
     return_tokens_as_token_ids: bool = _option(False, 'logprobs name tokens "token_id:N"')
     enable_prompt_tokens_details: bool = _option(True, "usage tells how many prompt tokens came from the prefix cache")
@@ -114,10 +117,8 @@ _AT_LEAST_ZERO = (
 # vLLM's server option -> (values that ask for nothing, what is missing)
 UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "lora_modules": ((None,), "LoRA adapters are not built"),
-    "enable_auto_tool_choice": ((False,), "tool calls are not built"),
-    "tool_call_parser": ((None, ""), "tool calls are not built"),
-    "tool_parser_plugin": ((None, ""), "tool calls are not built"),
-    "tool_server": ((None,), "tool calls are not built"),
+    "tool_server": ((None,), "this server runs no tools itself"),
+    "tool_strict_level": (("auto",), "strict functions are always enforced"),
     "trust_request_mm_kwargs": ((False,), "multimodal input is not built"),
     "enable_ssl_refresh": ((False,), "restart the server to read new certificates"),
     "headless": ((False,), "engines on other machines are not built"),
@@ -127,7 +128,6 @@ UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "enable_scale_out": ((False,), "token-in, token-out endpoints are not built"),
     "tokens_only": ((False,), "token-in, token-out endpoints are not built"),
     "enable_per_request_metrics": ((False,), "timings in responses are not built"),
-    "otlp_traces_endpoint": ((None,), "traces are not built"),
     # these ask for what always is so
     "enable_offline_docs": ((False, True), ""),
     "enable_server_load_tracking": ((False, True), ""),

@@ -22,6 +22,7 @@ from octavo.entrypoints.openai.protocol.services import (
     VersionResponse,
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState
+from octavo.entrypoints.tool_requests import NO_TOOLS, chat_tools
 from octavo.errors import InvalidRequestError
 from octavo.tokenizers.pieces import MAX_TOKEN_ID
 from octavo.types.sampling_checks import wrong
@@ -72,7 +73,7 @@ def _tokenize(server: ServerState, request: TokenizeRequest) -> TokenizeResponse
             request.continue_final_message,
             request.chat_template,
             request.chat_template_kwargs,
-            tools=request.tools,
+            tools=chat_tools(request.tools, None, None) if request.tools else NO_TOOLS,
         )
         text, adds_special_tokens = render_conversation(server, conversation), bool(request.add_special_tokens)
     else:

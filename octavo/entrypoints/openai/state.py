@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from octavo.entrypoints.answers import AnswerFormats, choose_formats
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.live_view import LiveView
 from octavo.entrypoints.openai.logprobs import TokenNames
@@ -58,6 +59,7 @@ class ServerState:
         self.args = args
         self.model_names = tuple(model_names) or (engine.model_config.served_model_name,)
         self.chat_template = chat_template
+        self.formats = self._answer_formats()
         self.created = int(time.time())
         self.runner = JobRunner(engine, args)
         self.responses = ResponseStore()
@@ -82,6 +84,18 @@ class ServerState:
                 400, "this server has no tokenizer (skip_tokenizer_init); it takes and gives token ids only"
             )
         return self.tokenizer
+
+    def _answer_formats(self) -> AnswerFormats:
+        """Decide how calls and reasoning are recognised; raises ConfigError for names that nobody knows."""
+        templates = self.tokenizer.chat_templates if self.tokenizer is not None else {}
+        default = self.chat_template or templates.get("default")
+        return choose_formats(
+            self.args.tool_call_parser,
+            self.engine.config.structured_outputs.reasoning_parser,
+            self.chat_template or templates.get("tool_use") or default,
+            default,
+            self.args.enable_auto_tool_choice,
+        )
 
     def token_names(self, as_token_ids: bool | None) -> TokenNames:
         """Return how a request's logprobs name tokens."""

@@ -8,15 +8,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from octavo.entrypoints.openai.protocol.common import GenerationRequest, Usage
+from octavo.entrypoints.openai.protocol.tools import TOOL_CHOICE_SCHEMA, TOOLS_SCHEMA, ToolCall, ToolCallDelta
 
 MESSAGE_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "required": ["role", "content"],
+    "required": ["role"],
     "properties": {
         "role": {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]},
         "content": {
             "oneOf": [
-                {"type": "string"},
+                {"type": ["string", "null"]},
                 {
                     "type": "array",
                     "items": {
@@ -28,7 +29,9 @@ MESSAGE_SCHEMA: dict[str, Any] = {
             ]
         },
         "name": {"type": "string"},
+        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["function"]}},
         "tool_call_id": {"type": "string"},
+        "reasoning": {"type": "string"},
     },
 }
 MESSAGES_SCHEMA: dict[str, Any] = {"minItems": 1, "items": MESSAGE_SCHEMA}
@@ -47,6 +50,8 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
 
     max_completion_tokens wins over max_tokens; without either, as many as the context has room for
     add_generation_prompt: True when not given; continue_final_message needs it False
+    tool_choice: auto when there are tools; include_reasoning: True when not given
+    reasoning_effort: given to the template, under this name; "none" also switches reasoning off
     """
 
     messages: Messages
@@ -61,6 +66,8 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     return_prompt_text: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    tools: Annotated[list[dict[str, Any]] | None, Meta(extra_json_schema=TOOLS_SCHEMA)] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, Meta(extra_json_schema=TOOL_CHOICE_SCHEMA)] = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -69,8 +76,6 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     prompt_cache_key: str | None = None
 
     # capabilities that are not built: see unbuilt_fields.py for what each may hold
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
@@ -105,11 +110,13 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """The answer."""
+    """The answer. content: None when there is none beside calls or reasoning"""
 
     role: str
     content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] = []
+    reasoning: str | None = None
 
 
 class ChatChoice(msgspec.Struct):
@@ -145,6 +152,8 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct):

@@ -14,6 +14,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What the answer's tokens were spent on."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     """How many tokens a request read and wrote. A prompt counts once, however many answers it gets."""
 
@@ -21,6 +27,12 @@ class Usage(msgspec.Struct):
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | UnsetType | None = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType | None = UNSET
+
+    def tell_reasoning(self, num_tokens: int | None) -> None:
+        """Note how many tokens were reasoning; None: the model is not known to reason, and nothing is said of it."""
+        if num_tokens is not None:
+            self.completion_tokens_details = CompletionTokensDetails(num_tokens)
 
 
 class StreamOptions(msgspec.Struct):

@@ -23,13 +23,40 @@ _ITEM = {
         "content": {"oneOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _PART}]},
     },
 }
-INPUT_SCHEMA: dict[str, Any] = {"oneOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _ITEM}]}
+_CALL = {
+    "type": "object",
+    "required": ["type", "call_id", "name", "arguments"],
+    "properties": {
+        "type": {"const": "function_call"},
+        "call_id": {"type": "string"},
+        "name": {"type": "string"},
+        "arguments": {"type": "string"},
+    },
+}
+_RESULT = {
+    "type": "object",
+    "required": ["type", "call_id", "output"],
+    "properties": {
+        "type": {"const": "function_call_output"},
+        "call_id": {"type": "string"},
+        "output": _ITEM["properties"]["content"],  # type: ignore[index]
+    },
+}
+_REASONING = {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}}
+INPUT_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        {"type": "string"},
+        {"type": "array", "minItems": 1, "items": {"oneOf": [_ITEM, _CALL, _RESULT, _REASONING]}},
+    ]
+}
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
     """A text or a list of messages, to be answered, perhaps as the next turn of an earlier response.
 
-    store: True when not given; background needs it. The last fields are vLLM's additions.
+    store: True when not given; background needs it
+    max_tool_calls: of tools that the server runs itself, of which there are none
+    The last fields are vLLM's additions.
     """
 
     input: Annotated[str | list[Any], Meta(extra_json_schema=INPUT_SCHEMA)]
@@ -74,23 +101,49 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     vllm_xargs: dict[str, Any] | None = None
 
 
-class OutputText(msgspec.Struct):
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     """The answer's text; logprobs only if asked for."""
 
     text: str = ""
     logprobs: list[TokenLogprob] = []
     annotations: list[Any] = []
-    type: str = "output_text"
 
 
-class OutputMessage(msgspec.Struct):
-    """The answer. status: in_progress, completed or incomplete"""
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """What the model thought."""
+
+    text: str = ""
+
+
+class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
+    """The answer. status of all items: in_progress, completed or incomplete"""
 
     id: str
     content: list[OutputText] = []
     status: str = "in_progress"
     role: str = "assistant"
-    type: str = "message"
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """The model's reasoning, as it is: never summarised or encrypted."""
+
+    id: str
+    summary: list[Any] = []
+    content: list[ReasoningText] = []
+    status: str = "in_progress"
+
+
+class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
+    """A function to call. call_id: what the result's item refers to; arguments: JSON text, in part when incomplete"""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str = ""
+    status: str = "in_progress"
+
+
+OutputItem = OutputMessage | ReasoningItem | FunctionCallItem
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -136,7 +189,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     created_at: int
     model: str
     status: str
-    output: list[OutputMessage]
+    output: list[OutputItem]
     object: str = "response"
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -157,7 +210,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     user: str | None = None
     service_tier: str = "default"
     parallel_tool_calls: bool = True
-    tool_choice: str = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []
 
 
@@ -185,8 +238,8 @@ class ItemEvent(msgspec.Struct):
 
     type: str
     sequence_number: int
-    item: OutputMessage
-    output_index: int = 0
+    item: OutputItem
+    output_index: int
 
 
 class PartEvent(msgspec.Struct):
@@ -195,8 +248,8 @@ class PartEvent(msgspec.Struct):
     type: str
     sequence_number: int
     item_id: str
-    part: OutputText
-    output_index: int = 0
+    part: OutputText | ReasoningText
+    output_index: int
     content_index: int = 0
 
 
@@ -207,8 +260,8 @@ class TextDeltaEvent(msgspec.Struct):
     sequence_number: int
     item_id: str
     delta: str
-    logprobs: list[TokenLogprob] = []
-    output_index: int = 0
+    logprobs: list[TokenLogprob]
+    output_index: int
     content_index: int = 0
 
 
@@ -219,9 +272,62 @@ class TextDoneEvent(msgspec.Struct):
     sequence_number: int
     item_id: str
     text: str
-    logprobs: list[TokenLogprob] = []
-    output_index: int = 0
+    logprobs: list[TokenLogprob]
+    output_index: int
     content_index: int = 0
 
 
-ResponseEvent = LifecycleEvent | ItemEvent | PartEvent | TextDeltaEvent | TextDoneEvent
+class ReasoningDeltaEvent(msgspec.Struct):
+    """More of the reasoning."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    delta: str
+    output_index: int
+    content_index: int = 0
+
+
+class ReasoningDoneEvent(msgspec.Struct):
+    """All of the reasoning."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    text: str
+    output_index: int
+    content_index: int = 0
+
+
+class ArgumentsDeltaEvent(msgspec.Struct):
+    """More of a call's arguments."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    delta: str
+    output_index: int
+
+
+class ArgumentsDoneEvent(msgspec.Struct):
+    """All of a call's arguments."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    name: str
+    arguments: str
+    output_index: int
+
+
+ResponseEvent = (
+    LifecycleEvent
+    | ItemEvent
+    | PartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | ArgumentsDeltaEvent
+    | ArgumentsDoneEvent
+)

@@ -1,0 +1,84 @@
+"""A model's reasoning in token ids, for a prompt: what a thinking budget, and grammars that wait for its end, need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.config import OctavoConfig
+from octavo.parsing.reasoning import (
+    ReasoningFormat,
+    reasoning_end_token_ids,
+    starts_in_reasoning,
+    thinking_is_disabled,
+)
+from octavo.parsing.registry import AUTO, load_plugin, resolve_reasoning_parser
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.reasoning import ReasoningMarkers
+
+_PROMPT_END_TOKENS = 32  # a template opens or closes reasoning in the last few tokens of a prompt
+# gpt-oss reasons in messages of their own, which end before another one begins
+_HARMONY_START, _HARMONY_END = "<|channel|>analysis<|message|>", "<|end|>"
+
+
+def reasoning_markers(
+    reasoning: ReasoningFormat,
+    tokenizer: Tokenizer,
+    prompt_text: str,
+    template_arguments: Mapping[str, Any] | None = None,
+) -> ReasoningMarkers:
+    """Return the markers for an output that continues a prompt.
+
+    prompt_text: or its last lines, special tokens shown; template_arguments: the request's chat_template_kwargs
+    """
+    if reasoning.is_harmony:
+        around = _encode(tokenizer, _HARMONY_START), _encode(tokenizer, _HARMONY_END)
+        return ReasoningMarkers(*around, may_begin=True, answer_token_ids=_answer_ids(reasoning, tokenizer))
+    begins_inside = starts_in_reasoning(reasoning, prompt_text, template_arguments)
+    end = prompt_text.rstrip()
+    end_ids = _answer_ids(reasoning, tokenizer)
+    is_closed = any(end.endswith(marker.rstrip()) for marker in reasoning.closing)
+    start_ids = _encode(tokenizer, reasoning.opening[0]) if reasoning.opening else []
+    is_off = is_closed or thinking_is_disabled(template_arguments or {})
+    return ReasoningMarkers(
+        start_ids,
+        end_ids,
+        begins_inside,
+        may_begin=bool(start_ids) and not begins_inside and not is_off,
+        answer_token_ids=end_ids,
+    )
+
+
+def default_reasoning(config: OctavoConfig, tokenizer: Tokenizer | None) -> ReasoningFormat | None:
+    """Return how an engine's model marks its reasoning: as the option or else its template says.
+
+    Raises ConfigError or UnsupportedError for a format that nobody knows.
+    """
+    template = tokenizer.chat_templates.get("default") if tokenizer is not None else None
+    return reasoning_format(config.structured_outputs.reasoning_parser, template)
+
+
+def reasoning_format(name: str, chat_template: str | None) -> ReasoningFormat | None:
+    """Return the format of a name; "" is "auto", as the template shows, and "none" is None."""
+    return None if name == "none" else resolve_reasoning_parser(name or AUTO, chat_template)
+
+
+@functools.cache
+def load_parser_plugin(path: str | None) -> None:
+    """Run a plug-in file, once however often it is named; raises ConfigError."""
+    if path:
+        load_plugin(path)
+
+
+def prompt_end(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+    """Return the text of a prompt's last tokens, special ones shown."""
+    return tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
+
+
+def _answer_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> list[int]:
+    return list(reasoning_end_token_ids(reasoning, tokenizer))
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,190 @@
+"""How answers are read: which formats a model writes calls and reasoning in, and what one request's answers may hold.
+
+Every API reads its answers here, whole ones and streams alike, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.engine.reasoning import reasoning_format, reasoning_markers
+from octavo.entrypoints.tool_requests import NO_TOOLS, ToolWish
+from octavo.errors import InvalidRequestError
+from octavo.parsing.forced import forced_calls_format, forced_calls_schema
+from octavo.parsing.formats import ToolFormat
+from octavo.parsing.interface import (
+    ContentDelta,
+    OutputParser,
+    ParserEvent,
+    ReasoningDelta,
+    ToolCallArgumentsDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    tools_of_request,
+)
+from octavo.parsing.parser import create_parser, shown_tokens
+from octavo.parsing.reasoning import ReasoningFormat, starts_in_reasoning
+from octavo.parsing.reasoning_tokens import reasoning_tokens
+from octavo.parsing.registry import AUTO, resolve_tool_parser
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.outputs import CompletionOutput
+from octavo.types.sampling_params import SamplingParams
+from octavo.types.structured_params import StructuredOutputsParams
+
+
+@dataclass(frozen=True)
+class AnswerFormats:
+    """What a model writes, as far as it is known. allows_auto: requests may leave it to the model whether to call"""
+
+    tool: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+    allows_auto: bool = True
+
+
+def choose_formats(
+    tool_parser: str,
+    reasoning_parser: str,
+    tool_template: str | None = None,
+    template: str | None = None,
+    allows_auto: bool = True,
+) -> AnswerFormats:
+    """Return the formats of these names; raises ConfigError or UnsupportedError.
+
+    tool_parser, reasoning_parser: "auto": as the template shows; "none": nothing is recognised
+    tool_template, template: of conversations with tools and without
+    """
+    return AnswerFormats(
+        None if tool_parser == "none" else resolve_tool_parser(tool_parser or AUTO, tool_template),
+        reasoning_format(reasoning_parser, template),
+        allows_auto,
+    )
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """How the answers to one prompt are read.
+
+    tool_format, reasoning_format: None: calls, or reasoning, are content like everything else
+    template_arguments: the request's chat_template_kwargs, which may have switched reasoning off
+    shows_reasoning: False: it is read and left out
+    """
+
+    tool_format: ToolFormat | None = None
+    reasoning_format: ReasoningFormat | None = None
+    wish: ToolWish = NO_TOOLS
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    shows_reasoning: bool = True
+
+    def reader(self, tokenizer: Tokenizer | None, prompt_text: str) -> AnswerReader:
+        """Return a reader for one answer to the prompt."""
+        reasoning, calls = self.reasoning_format, self.tool_format
+        if reasoning is None and calls is None:
+            return AnswerReader(None, self)
+        markers = None
+        if reasoning is not None and tokenizer is not None:
+            markers = reasoning_tokens(reasoning, tokenizer, calls.opening if calls is not None else ())
+        parser = create_parser(
+            calls,
+            reasoning,
+            tools=tools_of_request(self.wish.tools),
+            is_reasoning=reasoning is not None and starts_in_reasoning(reasoning, prompt_text, self.template_arguments),
+            reasoning_tokens=markers,
+        )
+        return AnswerReader(parser, self)
+
+    def prepare(self, params: SamplingParams, tokenizer: Tokenizer | None, prompt_text: str) -> None:
+        """Make a request generate what can be read: markers shown, calls forced, reasoning ended within its budget."""
+        if tokenizer is not None:
+            markers_shown = shown_tokens(self.tool_format, self.reasoning_format)
+            special = tokenizer.all_special_tokens if markers_shown else ()
+            params.show_special_tokens(token for token in special if any(token in marker for marker in markers_shown))
+        if self.wish.is_forced:
+            params.structured_outputs = _forced(self.wish, params.structured_outputs)
+        waits = params.thinking_token_budget is not None or params.structured_outputs is not None
+        if self.reasoning_format is not None and tokenizer is not None and waits:
+            markers = reasoning_markers(self.reasoning_format, tokenizer, prompt_text, self.template_arguments)
+            params.set_reasoning_markers(markers)
+
+
+def plan_answers(
+    formats: AnswerFormats,
+    wish: ToolWish,
+    template_arguments: Mapping[str, Any] | None = None,
+    shows_reasoning: bool = True,
+) -> AnswerPlan:
+    """Return how a request's answers are read; raises InvalidRequestError for calls that could not be recognised."""
+    tool_format = None
+    if wish.is_forced:
+        tool_format = forced_calls_format(wish.function)
+    elif wish.mode == "auto":
+        if not formats.allows_auto:
+            raise InvalidRequestError(
+                'tool_choice "auto" is switched off on this server (--no-enable-auto-tool-choice); use "required", a '
+                'function\'s name, or "none"',
+                "tool_choice",
+            )
+        if formats.tool is None:
+            raise InvalidRequestError(
+                "the model's chat template shows no format of tool calls that is known, so its calls could not be "
+                'recognised; name the format with --tool-call-parser, or force a call (tool_choice "required", or a '
+                "function's name)",
+                "tools",
+            )
+        tool_format = formats.tool
+    return AnswerPlan(tool_format, formats.reasoning, wish, template_arguments or {}, shows_reasoning)
+
+
+def _forced(wish: ToolWish, other: StructuredOutputsParams | None) -> StructuredOutputsParams:
+    if other is not None:
+        raise InvalidRequestError(
+            "a forced call (tool_choice) and another format of the answer exclude each other; leave one of them out",
+            "tool_choice",
+        )
+    schema = forced_calls_schema(tools_of_request(wish.tools), wish.function, parallel=wish.parallel)
+    return StructuredOutputsParams(json=dict(schema))
+
+
+class AnswerReader:
+    """Reads one answer as it comes. Calls beyond the first are dropped where the request wants no several."""
+
+    def __init__(self, parser: OutputParser | None, plan: AnswerPlan) -> None:
+        self._parser = parser
+        self._plan = plan
+        self.num_calls = 0
+
+    def read(self, completion: CompletionOutput) -> list[ParserEvent]:
+        """Take an output, a delta or the whole; return what it adds."""
+        if self._parser is None:
+            return [ContentDelta(completion.text)] if completion.text else []
+        events = self._parser.feed(completion.text, completion.token_ids)
+        if completion.finished():
+            events = [*events, *self._parser.finish()]
+        kept = list(self._kept(events))
+        self.num_calls += sum(isinstance(event, ToolCallStart) for event in kept)
+        return kept
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of the answer is content."""
+        return self._parser is None
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return self._parser.num_reasoning_tokens if self._parser is not None else 0
+
+    def finish_reason(self, completion: CompletionOutput) -> str | None:
+        """Return why the answer ended, in the words of OpenAI's chats."""
+        if completion.finish_reason == "stop" and self.num_calls:
+            return "tool_calls"
+        return completion.finish_reason
+
+    def _kept(self, events: Iterable[ParserEvent]) -> Iterable[ParserEvent]:
+        for event in events:
+            if isinstance(event, ReasoningDelta) and not self._plan.shows_reasoning:
+                continue
+            is_call = isinstance(event, (ToolCallStart, ToolCallArgumentsDelta, ToolCallEnd))
+            if is_call and event.index > 0 and not self._plan.wish.parallel:  # type: ignore[union-attr]
+                continue
+            yield event
