@@ -37,21 +37,20 @@ class Stops:
         self._pattern = re.compile("|".join(re.escape(marker) for marker in markers))
         self._first_characters = re.compile(f"[{re.escape(''.join({marker[0] for marker in markers}))}]")
 
-    def find(self, text: str, start: int, end: int | None = None) -> tuple[int, str | None]:
+    def find(self, text: str, start: int, end: int, *, is_final: bool) -> tuple[int, str | None]:
         """Return where the first marker begins, and the marker; or where one may begin that is not whole yet, and None.
 
-        Without either: where the search ended, and None. end: look no further than this, if the text is longer.
+        Without either: where the search ended, and None. end: look no further; is_final: no more text will come
         """
-        limit = len(text) if end is None else min(end, len(text))
+        limit = min(end, len(text))
         found = self._pattern.search(text, start, limit)
-        if found:
-            return found.start(), found[0]
-        tail = max(start, limit - self.longest + 1)
-        for candidate in self._first_characters.finditer(text, tail, limit):
-            rest = text[candidate.start() : limit]
-            if any(marker.startswith(rest) for marker in self.markers):
-                return candidate.start(), None
-        return limit, None
+        if not is_final:
+            tail = max(start, limit - self.longest + 1)
+            for candidate in self._first_characters.finditer(text, tail, found.start() if found else limit):
+                rest = text[candidate.start() : limit]
+                if any(marker.startswith(rest) for marker in self.markers):
+                    return candidate.start(), None
+        return (found.start(), found[0]) if found else (limit, None)
 
 
 class Reader:
@@ -104,15 +103,14 @@ class Reader:
     def until(self, stops: Stops, emit: Emit) -> Steps[str | None]:
         """Pass text on up to the first of the markers, and return it unread; None when the output ended first."""
         while True:
-            end, marker = stops.find(self.text, self.at)
+            end, marker = stops.find(self.text, self.at, len(self.text), is_final=self.is_final)
             if end > self.at:
                 emit(self.take(end))
             if marker is not None:
                 return marker
-            if not (yield from self.more()):
-                if self.at < len(self.text):
-                    emit(self.take(len(self.text)))
+            if self.is_final:
                 return None
+            yield from self.more()
 
     def rest(self, emit: Emit) -> Steps[None]:
         """Pass all text on to the end of the output."""
@@ -187,7 +185,8 @@ class Reader:
         parts: list[str] = []
         allowed = limit
         while True:
-            end, marker = stops.find(self.text, self.at, self.at + allowed + stops.longest)
+            window = self.at + allowed + stops.longest
+            end, marker = stops.find(self.text, self.at, window, is_final=self.is_final)
             is_too_long = end - self.at > allowed
             if end > self.at:
                 parts.append(self.take(min(end, self.at + allowed)))

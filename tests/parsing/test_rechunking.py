@@ -37,7 +37,7 @@ CONVERSATIONS: tuple[tuple[str, tuple[Call, ...], str], ...] = (
     ("", (WEATHER,), ""),
     ("I look that up.\n\n", (SHELL, NESTED), ""),
     ("", (EMPTY, NUMBERS, EMPTY_TEXT, EMPTY), ""),
-    ("Nun – ja: 3 < 4, a[0] = {1}.\n", (MARKUP, WEATHER), "\nThat was it; <end> [1] {2}."),
+    ("Well: 3 < 4, a[0] = {1}.\n", (MARKUP, WEATHER), "\nThat was it; <end> [1] {2}."),
 )
 IN_JSON = ("", (OWN_MARKERS, WEATHER), "")
 # Text may not follow where nothing marks the end of a message, or everything after a marker is a header.
