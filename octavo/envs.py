@@ -51,6 +51,11 @@ def api_keys() -> list[str]:
     return [key] if key else []
 
 
+def otlp_traces_protocol() -> str:
+    """Return OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OpenTelemetry's own: grpc (default, as in vLLM) or http/protobuf."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or "grpc"
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
     return {

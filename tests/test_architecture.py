@@ -43,6 +43,8 @@ ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packa
 
 # Import name -> the distribution in pyproject.toml that brings it, where they are not called alike.
 DISTRIBUTION_OF = {"huggingface_hub": "huggingface-hub", "zmq": "pyzmq", "yaml": "pyyaml"}
+# Import name -> the extra that brings it: imported inside functions only, where the option that needs it is used.
+EXTRA_OF = {"opentelemetry": "otel"}
 ARRAY_FREE = ("scheduler", "kv_cache")  # bookkeeping: no NumPy, no ops
 
 MAX_MODULE_LINES = 400
@@ -55,6 +57,7 @@ MAX_ENVIRONMENT_VARIABLES = 15
 # "path::name" -> date (YYYY-MM-DD) when it was allowed. May only shrink: whoever splits an entry removes its line.
 ALLOWED_TOO_LONG: dict[str, str] = {}
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in MODULES}
 
@@ -163,12 +166,27 @@ def test_third_party_imports_are_the_declared_dependencies() -> None:
     for path, tree in TREES.items():
         for line, name in imports_of(path, tree):
             top = name.split(".")[0]
-            if top != "octavo" and top not in sys.stdlib_module_names:
+            if top in EXTRA_OF:
+                assert f"\n{EXTRA_OF[top]} = [" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+            elif top != "octavo" and top not in sys.stdlib_module_names:
                 used.setdefault(DISTRIBUTION_OF.get(top, top), f"{relative(path)}:{line}")
     declared = set(re.findall(r'^    "([A-Za-z0-9_-]+)', runtime_dependencies(), re.M))
     undeclared = {name: where for name, where in used.items() if name not in declared}
     assert not undeclared, "declare these in pyproject.toml, with a reason in docs/dependencies.md"
     assert declared <= used.keys(), "nothing imports these: remove them from pyproject.toml"
+
+
+def test_extras_are_imported_inside_functions_only() -> None:
+    wrong = []
+    for path, tree in TREES.items():
+        checking = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+        ignored = {id(inner) for node in checking for inner in ast.walk(node)}
+        inside = {id(inner) for node in ast.walk(tree) if isinstance(node, FUNCTIONS) for inner in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and not {id(node)} & (ignored | inside):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                wrong += [f"{relative(path)}: {name}" for name in names if name.split(".")[0] in EXTRA_OF]
+    assert not wrong
 
 
 def test_scheduler_and_kv_cache_import_no_arrays() -> None:

@@ -16,6 +16,7 @@ from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.process_start import StartedProcess, StartingProcess
 from octavo.engine.reasoning import default_reasoning, load_parser_plugin
 from octavo.engine.request_streams import RequestStreams
+from octavo.engine.request_traces import tracer_of
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import method_name
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
@@ -53,7 +54,9 @@ class AsyncLLM:
             default_reasoning(self.config, started.tokenizer),
             self.grammars,
         )
-        self._streams = RequestStreams(started.handle, started.tokenizer, self.metrics, self.grammars)
+        self._streams = RequestStreams(
+            started.handle, started.tokenizer, self.metrics, self.grammars, tracer_of(self.config)
+        )
         self.engine_core = self._streams.client
         self._stats_line = StatsLine(self.metrics, time.monotonic())
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
@@ -156,7 +159,7 @@ class AsyncLLM:
             processed = process()
         self._streams.attach()
         await self._streams.gate.wait()
-        return self._streams.start(processed)
+        return self._streams.start(processed, trace_headers)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; their streams end with the finish reason "abort"."""

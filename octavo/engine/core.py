@@ -55,14 +55,14 @@ class EngineCore:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request; its tokens come out of later steps. Raises EngineDeadError when none will."""
-        with self._bookkeeping():
+        with _bookkeeping(self):
             self.scheduler.add_request(Request.from_core_request(request))
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End these requests now and free their blocks; ids that have finished already are ignored."""
         if self.dead_error is not None:
             return
-        with self._bookkeeping():
+        with _bookkeeping(self):
             self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
 
     def queue_abort(self, request_ids: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class EngineCore:
         """
         if self._undelivered:
             return self._undelivered.pop(0), False
-        with self._bookkeeping():
+        with _bookkeeping(self):
             return self._step()
 
     def _step(self) -> tuple[StepOutputs, bool]:
@@ -101,23 +101,6 @@ class EngineCore:
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
         return self._update(step, model_output), step.total_num_scheduled_tokens > 0
-
-    @contextmanager
-    def _bookkeeping(self) -> Iterator[None]:
-        """End the core when what is done in here fails: blocks and requests may be half changed then."""
-        if self.dead_error is not None:
-            raise self.dead_error
-        try:
-            yield
-        except EngineDeadError as error:
-            self.dead_error = error
-            raise
-        except OctavoError:  # refused, before anything changed
-            raise
-        except Exception as error:
-            logger.exception("the engine's bookkeeping failed; it ends")
-            self.dead_error = EngineDeadError(f"the engine's bookkeeping failed: {type(error).__name__}: {error}")
-            raise self.dead_error from error
 
     def _schedule(self) -> SchedulerOutput:
         step = self.scheduler.schedule()
@@ -236,6 +219,24 @@ class EngineCore:
         if self._grammars is not None:
             self._grammars.close()
         self.executor.shutdown()
+
+
+@contextmanager
+def _bookkeeping(core: EngineCore) -> Iterator[None]:
+    """End the core when what is done in here fails: blocks and requests may be half changed then."""
+    if core.dead_error is not None:
+        raise core.dead_error
+    try:
+        yield
+    except EngineDeadError as error:
+        core.dead_error = error
+        raise
+    except OctavoError:  # refused, before anything changed
+        raise
+    except Exception as error:
+        logger.exception("the engine's bookkeeping failed; it ends")
+        core.dead_error = EngineDeadError(f"the engine's bookkeeping failed: {type(error).__name__}: {error}")
+        raise core.dead_error from error
 
 
 _GRAMMAR_WAIT_S = 0.01

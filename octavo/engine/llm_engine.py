@@ -11,8 +11,8 @@ from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.output_processor import OutputProcessor
-from octavo.engine.request_traces import tracer_of
 from octavo.engine.reasoning import default_reasoning, load_parser_plugin
+from octavo.engine.request_traces import tracer_of
 from octavo.engine.startup import StartedCore
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.metrics.engine_metrics import EngineMetrics, Metric

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from octavo.engine.logprobs import TokenTexts
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest, fan_out
 from octavo.engine.request_state import RequestState, new_request_state
+from octavo.engine.request_traces import RequestTraces
 from octavo.log import get_logger
 from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.tracing import RequestTracer
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.outputs import RequestOutput
@@ -36,8 +38,11 @@ class OutputProcessor:
     Two ids: the external one is the user's and need not be unique; the internal one is the core's.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, metrics: EngineMetrics) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, metrics: EngineMetrics, tracer: RequestTracer | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._traces = RequestTraces(tracer) if tracer is not None else None
         self._texts = TokenTexts(tokenizer) if tokenizer is not None else None
         self._metrics = metrics
         self._states: dict[str, RequestState] = {}  # by internal id
@@ -54,16 +59,20 @@ class OutputProcessor:
         external_id: str,
         prompt: str | None,
         collector: RequestOutputCollector | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> list[EngineCoreRequest]:
         """Register a request; return what the core must be given: the request, or one per sequence when n > 1.
 
         collector: where all outputs of the request go, instead of to whoever processes the step
+        trace_headers: the trace context of whoever asks
         """
         num_sequences = request.sampling_params.n
         parent = ParentRequest(num_sequences) if num_sequences > 1 else None
         sequences = fan_out(request) if parent is not None else [request]
         for index, sequence in enumerate(sequences):
             self._register(sequence, external_id, prompt, index, parent, collector)
+        if self._traces is not None:
+            self._traces.started(request.sampling_params, sequences, external_id, trace_headers)
         self._metrics.record_accepted(num_sequences, request.sampling_params.max_tokens)
         return sequences
 
@@ -110,6 +119,11 @@ class OutputProcessor:
             if state.collector is not None:
                 state.collector.fail(error)
             self._forget(state)
+
+    def close(self) -> None:
+        """Send the traces that are left; idempotent."""
+        if self._traces is not None:
+            self._traces.close()
 
     def _process_one(self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs) -> None:
         state = self._states.get(output.request_id)
@@ -163,6 +177,8 @@ class OutputProcessor:
     def _forget(self, state: RequestState) -> None:
         assert state.finish_reason is not None
         self._metrics.record_finished(state.metrics, state.finish_reason, len(state.request.prompt_token_ids))
+        if self._traces is not None:
+            self._traces.ended(state)
         del self._states[state.request.request_id]
         siblings = self._internal_ids[state.external_id]
         siblings.remove(state.request.request_id)

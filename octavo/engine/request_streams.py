@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from octavo.engine.async_mp_client import AsyncMPClient
 from octavo.engine.input_processor import ProcessedRequest
@@ -12,6 +12,7 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import EngineDeadError
 from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.tracing import RequestTracer
 from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutputs
@@ -29,11 +30,12 @@ class RequestStreams:
         tokenizer: Tokenizer | None,
         metrics: EngineMetrics,
         grammars: GrammarChecker | None = None,
+        tracer: RequestTracer | None = None,
     ) -> None:
         self.client = AsyncMPClient(handle, self._take_outputs, self._take_death)
         self.gate = asyncio.Event()
         self.gate.set()
-        self._output_processor = OutputProcessor(tokenizer, metrics)
+        self._output_processor = OutputProcessor(tokenizer, metrics, tracer)
         self._drained = asyncio.Event()
         self._drained.set()
         self._grammars = grammars
@@ -50,15 +52,18 @@ class RequestStreams:
             # an event belongs to the loop in which it was first waited for
             self.gate, self._drained = _renewed(self.gate), _renewed(self._drained)
 
-    def start(self, processed: ProcessedRequest) -> RequestOutputCollector:
+    def start(
+        self, processed: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
+    ) -> RequestOutputCollector:
         """Register a request and hand it to the core. Text state first: no answer may come for an unknown request.
 
+        trace_headers: the trace context of whoever asks
         Raises EngineDeadError when there is no core any more.
         """
         self.attach()
         collector = RequestOutputCollector(processed.request.sampling_params.output_kind)
         sequences = self._output_processor.add_request(
-            processed.request, processed.external_id, processed.prompt, collector
+            processed.request, processed.external_id, processed.prompt, collector, trace_headers
         )
         collector.internal_ids = [sequence.request_id for sequence in sequences]
         if processed.request.grammar is not None:
@@ -100,6 +105,7 @@ class RequestStreams:
         """End the core; streams end with an EngineDeadError. Idempotent."""
         self.client.shutdown()
         self._take_death(EngineDeadError("the engine was shut down"))
+        self._output_processor.close()
 
     def _take_outputs(self, outputs: EngineCoreOutputs) -> None:
         processed = self._output_processor.process_outputs(outputs)

@@ -32,8 +32,8 @@ from octavo.loader.hf_config import HFConfig
 from octavo.loader.local_files import read_json_object
 from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
-from octavo.models.interface import ModelFacts
 from octavo.metrics.tracing import check_tracing
+from octavo.models.interface import ModelFacts
 from octavo.models.registry import describe
 from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor

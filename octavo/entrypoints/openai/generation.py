@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from octavo.entrypoints.openai.trace_context import trace_headers
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.types.outputs import RequestOutput
 from octavo.types.prompts import TokensPrompt
@@ -98,7 +99,13 @@ async def run_to_end(engine: AsyncLLM, job: Job) -> list[RequestOutput]:
 
 
 async def _outputs(engine: AsyncLLM, job: Job, index: int) -> AsyncGenerator[PromptOutput, None]:
-    outputs = engine.generate(job.prompts[index], job.params, f"{job.request_id}-{index}", priority=job.priority)
+    outputs = engine.generate(
+        job.prompts[index],
+        job.params,
+        f"{job.request_id}-{index}",
+        trace_headers=trace_headers(),
+        priority=job.priority,
+    )
     async with aclosing(outputs):
         async for output in outputs:
             for completion in output.outputs:
