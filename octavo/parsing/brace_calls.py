@@ -88,7 +88,10 @@ class BraceCalls:
             if (yield from reader.peek((self.string_mark,))):
                 yield from self._read_string(reader, emit)
             else:
-                emit(json_string((yield from reader.run(_NAME, MAX_KEY_CHARACTERS))))
+                key = yield from reader.run(_NAME, MAX_KEY_CHARACTERS)
+                if not key:
+                    raise MalformedCallError
+                emit(json_string(key))
             yield from reader.skip_space()
             yield from reader.expect(":")
             emit(": ")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from octavo.parsing.formats import CallContext
 from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
 from octavo.parsing.reader import MalformedCallError, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, ONLY_STRING, json_of_text, parameter_types
+
+_NO_NAME = re.compile(r"[<>\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class XmlCalls:
             yield from reader.expect(self.before_name)
         text, end = yield from reader.short_text(Stops(self.after_name), MAX_KEY_CHARACTERS)
         name = text.strip()
-        if not context.may_call(name) or "\n" in name:
+        if not context.may_call(name) or _NO_NAME.search(name):
             raise MalformedCallError
         if end not in (self.before_key, *self.after_call):
             reader.take(reader.at + len(end))
@@ -75,6 +78,8 @@ class XmlCalls:
         text, end = yield from reader.short_text(Stops(ends), MAX_KEY_CHARACTERS)
         reader.take(reader.at + len(end))
         key = text.strip()
+        if not key or _NO_NAME.search(key):
+            raise MalformedCallError
         if self.before_value:
             yield from reader.skip_space()
             yield from reader.expect(self.before_value)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from octavo.parsing.interface import (
-    OutputParser,
     ParserEvent,
     Tool,
     ToolCallArgumentsDelta,
@@ -16,10 +15,10 @@ from octavo.parsing.interface import (
     collect,
     parse,
 )
-from octavo.parsing.parser import create_parser
+from octavo.parsing.parser import StreamParser, create_parser
 from octavo.parsing.registry import resolve_reasoning_parser, resolve_tool_parser
 
-MakeParser = Callable[[], OutputParser]
+MakeParser = Callable[[], StreamParser]
 
 STRING = {"type": "string"}
 TOOLS = (
