@@ -61,8 +61,8 @@ class Emitter:
         """Return the schema for the backend. Raises SchemaRefusedError."""
         self.collect(root)
         self.find_values()
-        if root == NEVER or not self.definitions[frozenset(root)].has_values:
-            raise SchemaRefusedError("no value satisfies it", "", "")
+        self.check_has_values(root)
+        self.leave_out_empty()
         self.definitions[frozenset(root)].num_uses += 1
         self.check_depth(root)
         written: dict[str, JsonValue] = {}
@@ -135,12 +135,34 @@ class Emitter:
                 if not user.has_values and any(self.is_possible(plan) for plan in user.plans):
                     user.has_values = True
                     todo.append(user)
+
+    def leave_out_empty(self) -> None:
+        """Drop the plans without values, and count the references in the others."""
         for definition in self.definitions.values():
             definition.plans = [plan for plan in definition.plans if self.is_possible(plan)]
             for plan in definition.plans:
                 for terms in inside_of(plan):
                     if terms != NEVER:
                         self.definitions[frozenset(terms)].num_uses += 1
+
+    def check_has_values(self, root: Conjunction) -> None:
+        """Raise SchemaRefusedError at the innermost place that must have a value and has none."""
+        terms, seen = root, set()
+        while terms not in seen:
+            seen.add(terms)
+            definition = self.definitions.get(frozenset(terms))
+            if definition is not None and definition.has_values:
+                return
+            lacking = [
+                needed
+                for plan in (definition.plans if definition is not None else ())
+                for needed in needed_of(plan)
+                if needed == NEVER or not self.definitions[frozenset(needed)].has_values
+            ]
+            if not lacking or lacking[0] == NEVER:
+                break
+            terms = lacking[0]
+        raise SchemaRefusedError("no value satisfies it", "", self.pointer_of(terms))
 
     def is_possible(self, plan: Plan) -> bool:
         return all(terms != NEVER and self.definitions[frozenset(terms)].has_values for terms in needed_of(plan))

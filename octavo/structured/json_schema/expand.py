@@ -106,7 +106,7 @@ class Expander:
             return self.reference(node, schema, "$ref")
         result = ANYTHING
         own_done = False
-        for keyword in schema:
+        for keyword in sorted(schema, key=lambda name: name in LATE_KEYWORDS):
             if keyword in OWN_KEYWORDS and not own_done:
                 own_done = True
                 reader = KeywordReader(self.document, node, self.conjunction_of)
@@ -346,6 +346,8 @@ class Expander:
         return shapes
 
 
+# Read last, since the order of properties is that in which they are met.
+LATE_KEYWORDS = frozenset(("dependencies", "dependentRequired", "dependentSchemas", "if", "not", "const", "enum"))
 FIRST_DIALECT = {"const": DRAFT_6, "if": DRAFT_7, "dependentRequired": DRAFT_2019, "dependentSchemas": DRAFT_2019}
 FIRST_DIALECT |= {"$dynamicRef": DRAFT_2020, "$recursiveRef": DRAFT_2019, "unevaluatedItems": DRAFT_2019}
 FIRST_DIALECT |= {"unevaluatedProperties": DRAFT_2019, "contains": DRAFT_6, "propertyNames": DRAFT_6}

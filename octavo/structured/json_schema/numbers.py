@@ -3,15 +3,16 @@
 What its number grammar cannot do, found by experiment, and what is done here about it:
 - bounds are doubles turned into 64-bit integers: bounds beyond 2^53 are rounded inwards, and beyond 2^63 - 1024 cut off;
 - an integer constant of -2^63 ends the process: constants beyond 2^53 that are not exact in 64 bits are refused;
-- a bound with more than 18 decimals is misread: rounded inwards to 18;
-- an excluded bound lets 0.99...9 through, which every validator reads as 1.0: the bound becomes the next double inwards;
-- multiples of 0.01 hold for decimal fractions but fail in validators, which compute with doubles: refused unless exact there.
+- fractions of more than 15 digits are read one unit off, and more than 18 decimals are misread: bounds are rounded inwards;
+- an excluded bound lets 0.99...9 through, which every validator reads as 1.0: the bound becomes the next number inwards;
+- multiples of 0.01 hold for decimal fractions but some fail in validators, which compute with doubles: those that hold in
+  both are listed where the bounds leave few, otherwise only steps that are exact in binary pass.
 """
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 
 from octavo.structured.json_schema.errors import SchemaRefusedError
@@ -21,8 +22,11 @@ from octavo.structured.json_schema.values import JsonValue, Number
 MAX_EXACT = 2**53
 MAX_INTEGER = 2**63 - 1024  # the largest double below 2^63
 MAX_OPEN_ENDED = 10**18 - 1  # from there on, llguidance cannot write "at least" without an upper bound
+MAX_DIGITS = 15
 MAX_DECIMALS = 18
+MAX_FRACTION = 1e15
 MAX_MULTIPLE = 2**31
+MAX_LISTED = 2_000  # multiples written out one by one
 
 
 def number_in_shape(value: Number, shape: NumberShape) -> bool:
@@ -89,6 +93,9 @@ def write_numbers(shape: NumberShape) -> JsonValue:
     """Return the schema of a shape for the backend, False where nothing is left. Raises SchemaRefusedError."""
     if shape.values is not None:
         return {"enum": [write_constant(value, shape.pointer) for value in shape.values]}
+    listed = listed_multiples(shape)
+    if listed is not None:
+        return {"enum": listed} if listed else False  # type: ignore[dict-item]
     if shape.integer or any(is_whole(divisor) for divisor in shape.multiples_of):
         return write_integers(shape)
     return write_fractions(shape)
@@ -104,8 +111,9 @@ def write_constant(value: Number, pointer: str) -> Number:
         if abs(whole) > MAX_INTEGER or int(float(whole)) != whole:
             raise SchemaRefusedError(f"the backend cannot write {value} exactly", "enum", pointer)
         return whole
-    if abs(Decimal(repr(value)).as_tuple().exponent) > 100:  # type: ignore[arg-type]
-        raise SchemaRefusedError(f"the backend cannot write {value}", "enum", pointer)
+    _, digits, exponent = Decimal(repr(value)).as_tuple()
+    if len(digits) > MAX_DIGITS or -int(exponent) > MAX_DECIMALS:
+        raise SchemaRefusedError(f"the backend cannot write {value} exactly", "enum", pointer)
     return value
 
 
@@ -150,25 +158,39 @@ def write_fractions(shape: NumberShape) -> JsonValue:
 
 
 def inwards(bound: Number, is_open: bool) -> float:
-    """Return the least double from a lower bound on that the backend reads right."""
-    limit = float(10**18)
-    if bound > limit:
+    """Return a number from a lower bound on, as close as the backend reads it right."""
+    limit = Decimal(MAX_FRACTION)
+    exact = Decimal(bound) if isinstance(bound, int) else Decimal(repr(bound))
+    if exact > limit:
         raise SchemaRefusedError(f"no number above {bound} can be enforced", "minimum", "")
-    if bound < -limit:
-        return -limit
-    value = float(bound)
-    if value < bound or (is_open and value == bound):
-        value = math.nextafter(value, math.inf)
-    decimals = Decimal(repr(value))
-    if -int(decimals.as_tuple().exponent) > MAX_DECIMALS:
-        step = Decimal(1).scaleb(-MAX_DECIMALS)
-        rounded = decimals.quantize(step, rounding=ROUND_CEILING)
-        while float(rounded) < value:
+    if exact < -limit:
+        return -MAX_FRACTION
+    last_digit = -MAX_DECIMALS if exact == 0 else max(exact.adjusted() + 1 - MAX_DIGITS, -MAX_DECIMALS)
+    with localcontext() as context:
+        context.prec = 60
+        step = Decimal(1).scaleb(last_digit)
+        rounded = exact.quantize(step, rounding=ROUND_CEILING)
+        while rounded < exact or (is_open and float(rounded) <= bound):
             rounded += step
-        value = float(rounded)
-        if -int(Decimal(repr(value)).as_tuple().exponent) > MAX_DECIMALS:  # a double between two such decimals
-            value = float(decimals.quantize(Decimal(1).scaleb(-15), rounding=ROUND_CEILING))
-    return value + 0.0
+    return float(rounded) + 0.0
+
+
+def listed_multiples(shape: NumberShape) -> list[Number] | None:
+    """Return all numbers of a shape, where its multiples are inexact in binary but its bounds leave few of them."""
+    inexact = [divisor for divisor in shape.multiples_of if Fraction(divisor) != Fraction(repr(divisor))]
+    if not inexact or shape.low is None or shape.high is None:
+        return None
+    step = Fraction(repr(inexact[0]))
+    first, last = math.ceil(Fraction(repr(shape.low)) / step), math.floor(Fraction(repr(shape.high)) / step)
+    if last - first > MAX_LISTED:
+        return None
+    candidates = [float(step * factor) for factor in range(first, last + 1)]
+    whole = [int(value) if value.is_integer() else value for value in candidates]
+    return [
+        write_constant(value, shape.pointer)
+        for value in whole
+        if Fraction(repr(value)) % step == 0 and number_in_shape(value, shape)
+    ]
 
 
 def fraction_step(shape: NumberShape) -> float:

@@ -7,16 +7,19 @@ lazily, so that no pattern takes exponential time to match. Every question has a
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from functools import lru_cache
 
 from octavo.structured.json_schema.regex_syntax import (
     EMPTY,
+    NOTHING,
     LAST_CODE_POINT,
     Alternate,
     Chars,
     Concat,
     Node,
     Repeat,
+    alternate,
     concat,
     union_of,
 )
@@ -217,11 +220,9 @@ def eliminate(num_states: int, accepting: list[int], edges: dict[tuple[int, int]
     edges = {**edges, (start, 0): EMPTY, **{(state, end): EMPTY for state in accepting}}
     remaining = set(range(num_states))
     while remaining:
-
-        def cost(state: int) -> int:
-            return sum(1 for edge in edges if edge[1] == state) * sum(1 for edge in edges if edge[0] == state)
-
-        state = min(remaining, key=cost)
+        incoming = Counter(target for _, target in edges)
+        outgoing = Counter(source for source, _ in edges)
+        state = min(remaining, key=lambda one: incoming[one] * outgoing[one])  # noqa: B023
         remaining.discard(state)
         loop = edges.pop((state, state), None)
         middle = () if loop is None else (Repeat(loop, 0, None),)
@@ -232,10 +233,10 @@ def eliminate(num_states: int, accepting: list[int], edges: dict[tuple[int, int]
             for target, after in targets:
                 path = concat((before, *middle, after))
                 known = edges.get((source, target))
-                edges[source, target] = path if known is None else Alternate((known, path))
+                edges[source, target] = path if known is None else alternate((known, path))
         if sum(size_of(tree) for tree in edges.values()) > MAX_TREE_SIZE:
             raise TooLargeError
-    return edges.get((start, end), Chars(()))
+    return edges.get((start, end), NOTHING)
 
 
 def size_of(tree: Node) -> int:

@@ -21,12 +21,14 @@ from octavo.structured.json_schema.regex_syntax import (
     Node,
     PatternError,
     Repeat,
+    WordEdge,
     complement_of,
     concat,
     union_of,
 )
 
 CONTROL_ESCAPES = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
+LOOKS = (("?=", False, False), ("?!", True, False), ("?<=", False, True), ("?<!", True, True))  # sign, negative, behind
 SYNTAX_CHARACTERS = set("^$\\.*+?()[]{}|/")
 ASCII_DIGITS: Intervals = ((0x30, 0x39),)
 ASCII_WORD: Intervals = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -131,7 +133,7 @@ class Parser:
         if bounds is None:
             return item
         self.accept("?")  # laziness chooses among matches, not whether there is one
-        if isinstance(item, (Anchor, Look)):
+        if isinstance(item, (Anchor, Look, WordEdge)):
             raise PatternError("a quantifier after an assertion is not supported")
         if self.peek() and self.peek() in "*+?":
             raise PatternError(f"nothing to repeat at character {self.position}")
@@ -169,28 +171,34 @@ class Parser:
         if character == "[":
             return Chars(self.char_class())
         if character == "\\":
+            if self.peek() and self.peek() in "bB":
+                return WordEdge(negated=self.take() == "B")
             return Chars(self.escape(in_class=False))
         if character in "*+?":
             raise PatternError(f"nothing to repeat at character {self.position - 1}")
         return Chars(((ord(character), ord(character)),))
 
     def group(self, depth: int) -> Node:
-        look: bool | None = None
-        if self.accept("?=") or self.accept("?!"):
-            look = self.text[self.position - 1] == "!"
-        elif self.accept("?<=") or self.accept("?<!"):
-            raise PatternError("look-behind is not supported")
-        elif self.accept("?P<") or self.accept("?<"):
+        for sign, negative, behind in LOOKS:
+            if self.accept(sign):
+                self.wide ^= negative  # a negative look is sure where its item is not even possible
+                inner = self.closed(depth)
+                self.wide ^= negative
+                return Look(inner, negative, behind)
+        if self.accept("?P<") or self.accept("?<"):
             end = self.text.find(">", self.position)
             if end < 0 or not self.text[self.position : end].isidentifier():
                 raise PatternError("a group name is malformed")
             self.position = end + 1
         elif self.peek() == "?" and not self.accept("?:"):
             raise PatternError(f"group extension {self.text[self.position : self.position + 2]!r} is not supported")
+        return self.closed(depth)
+
+    def closed(self, depth: int) -> Node:
         inner = self.alternatives(depth + 1)
         if not self.accept(")"):
             raise PatternError("a group is not closed")
-        return inner if look is None else Look(inner, look)
+        return inner
 
     def char_class(self) -> Intervals:
         negated = self.accept("^")
@@ -236,8 +244,6 @@ class Parser:
             return self.unicode_property(negated=letter == "P")
         if letter == "b" and in_class:
             return ((8, 8),)
-        if letter in "bB":
-            raise PatternError("word boundaries (\\b, \\B) are not supported")
         if letter in "123456789" or letter == "k":
             raise PatternError("back-references are not supported")
         code = self.character_escape(letter)
@@ -291,7 +297,30 @@ class Parser:
         name = self.text[self.position : end].removeprefix("General_Category=").removeprefix("gc=")
         self.position = end + 1
         known = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No"}
-        known |= {"P", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp"}
+        known |= {
+            "C",
+            "Cc",
+            "Cf",
+            "Cn",
+            "Co",
+            "P",
+            "Pc",
+            "Pd",
+            "Ps",
+            "Pe",
+            "Pi",
+            "Pf",
+            "Po",
+            "S",
+            "Sm",
+            "Sc",
+            "Sk",
+            "So",
+            "Z",
+            "Zs",
+            "Zl",
+            "Zp",
+        }
         long_names = {"Letter": "L", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Number": "N", "digit": "Nd"}
         name = long_names.get(name, name)
         if name == "Any":

@@ -50,15 +50,24 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Look:
-    """Look-ahead: what follows must (not) begin with `item`."""
+    """What follows must (not) begin with `item`; `behind`: what came before must (not) end with it."""
 
     item: Node
     negative: bool
+    behind: bool = False
 
 
-Node: TypeAlias = "Chars | Concat | Alternate | Repeat | Anchor | Look"
+@dataclass(frozen=True)
+class WordEdge:
+    """The position between a word character and another one (or the end of the string); negated: any other position."""
+
+    negated: bool
+
+
+Node: TypeAlias = "Chars | Concat | Alternate | Repeat | Anchor | Look | WordEdge"
 
 EMPTY = Concat(())
+NOTHING = Chars(())  # matches no string
 
 
 def union_of(*parts: Intervals) -> Intervals:
@@ -98,14 +107,37 @@ def is_nullable(tree: Node) -> bool:
     return isinstance(tree, Repeat) and (tree.low == 0 or is_nullable(tree.item))
 
 
+def is_plain(tree: Node) -> bool:
+    """Tell whether a tree has no anchors and no looks around."""
+    if isinstance(tree, Repeat):
+        return is_plain(tree.item)
+    if isinstance(tree, (Concat, Alternate)):
+        return all(is_plain(item) for item in tree.items)
+    return isinstance(tree, Chars)
+
+
 def concat(items: tuple[Node, ...]) -> Node:
     """Return the concatenation, flat."""
     flat: list[Node] = []
     for item in items:
+        if item == NOTHING:
+            return NOTHING
         for part in item.items if isinstance(item, Concat) else (item,):
             if not (part == ANY_TEXT and flat and flat[-1] == ANY_TEXT):
                 flat.append(part)
     return flat[0] if len(flat) == 1 else Concat(tuple(flat))
+
+
+def alternate(items: tuple[Node, ...]) -> Node:
+    """Return the union, flat and without repetition."""
+    flat: dict[Node, None] = {}
+    for item in items:
+        for part in item.items if isinstance(item, Alternate) else (item,):
+            if part != NOTHING:
+                flat[part] = None
+    if not flat:
+        return NOTHING
+    return next(iter(flat)) if len(flat) == 1 else Alternate(tuple(flat))
 
 
 def literal(text: str) -> Node:
