@@ -75,18 +75,17 @@ class NamedCalls:
                 reader.take(reader.at + len(end))
         name = text.strip()
         if self.id_is_name:
-            call_id, name = name, _name_in_id(name)
+            call_id, name = _split_id(name)
         if not context.may_call(name) or any(character.isspace() for character in name):
             raise MalformedCallError
         return name, call_id
 
 
-def _name_in_id(call_id: str) -> str:
-    """Return `name` of `functions.name:0`; names may have dots and colons of their own."""
-    name, colon, number = call_id.rpartition(":")
-    if not colon or not number.isdigit():
-        name = call_id
-    return name.removeprefix("functions.")
+def _split_id(written: str) -> tuple[str | None, str]:
+    """Return the id and the name of `functions.name:0`; None and the name when no number makes it an id."""
+    name, colon, number = written.rpartition(":")
+    is_id = bool(colon) and number.isdigit()
+    return (written if is_id else None), (name if is_id else written).removeprefix("functions.")
 
 
 @dataclass(frozen=True, slots=True)

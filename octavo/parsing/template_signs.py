@@ -5,7 +5,7 @@ from __future__ import annotations
 
 # (texts that all have to be in the template, parser); the first that fits counts, so special ones come first
 _TOOL_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("<|channel|>", "<|constrain|>"), "openai"),
+    (("<|start|>assistant", "<|channel|>"), "openai"),
     (("<|tool_calls_section_begin|>",), "kimi_k2"),
     (("｜DSML｜",), "deepseek_v32"),
     (("<｜tool▁calls▁begin｜>", "```json"), "deepseek_v3"),
@@ -20,10 +20,12 @@ _TOOL_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<start_function_call>",), "functiongemma"),
     (("<|tool_call>",), "gemma4"),
     (("<|tool_call_start|>",), "lfm2"),
+    (("<|tool_list_start|>",), "lfm2"),
     (("<|START_ACTION|>",), "cohere_command3"),
     (("<|action_start|>",), "internlm"),
     (("<function_calls>",), "olmo3"),
     (("<tool_calls>",), "minimax_m1"),
+    (("<|tool|>", "<|/tool|>"), "phi4_mini_json"),
     (("<|tool_call|>",), "granite"),
     (("<tool_call>",), "hermes"),
     (("<function_call>",), "granite-20b-fc"),
@@ -40,6 +42,7 @@ _REASONING_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<|START_THINKING|>",), "cohere_command3"),
     (("Here is my thought process:",), "granite"),
     (("<think>", "<answer>"), "hunyuan_a13b"),
+    (("<think>", "<response>"), "ernie45"),
     (("<think>", "<minimax:tool_call>"), "minimax_m2"),
     (("<think>", "<|tool_calls_section_begin|>"), "kimi_k2"),
     (("<think>", "<arg_key>"), "glm45"),

@@ -38,7 +38,10 @@ TEMPLATES = [
     ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key> <think></think>", "glm45", "glm45"),
     ("<minimax:tool_call>\n<invoke name= ... <think>", "minimax_m2", "minimax_m2"),
     ("<seed:tool_call>\n<function= ... <seed:think>", "seed_oss", "seed_oss"),
-    ("<|start|>assistant<|channel|>analysis<|message|> <|constrain|>json", "openai", "openai_gptoss"),
+    ("<|start|>assistant<|channel|>analysis<|message|> to=functions.", "openai", "openai_gptoss"),
+    ("<|system|> + '<|tool|>' + message['tools'] + '<|/tool|>'", "phi4_mini_json", None),
+    ("<|tool_list_start|>[", "lfm2", None),
+    ("<tool_call>\n{ <think>\n ... <response>\n", "hermes", "ernie45"),
     ("<start_function_call>call:", "functiongemma", None),
     ("{{ bos_token }}{% for message in messages %}<start_of_turn>", None, None),
     ("", None, None),
@@ -63,6 +66,14 @@ def test_every_name_resolves_to_its_own_format() -> None:
         assert resolve_reasoning_parser(name) is REASONING_FORMATS[name]
     assert resolve_tool_parser(None) is None
     assert resolve_reasoning_parser("") is None
+
+
+def test_the_page_about_parsing_names_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "parsing.md").read_text(encoding="utf-8")
+    calls, reasoning = page.split("## Tool parsers")[1].split("## Reasoning parsers")
+    reasoning = reasoning.split("## Forced")[0]
+    assert not [name for name in tool_parser_names() if f"`{name}`" not in calls]
+    assert not [name for name in reasoning_parser_names() if f"`{name}`" not in reasoning]
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
