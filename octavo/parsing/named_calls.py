@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.parsing.formats import CallContext
+from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_calls import NO_ARGUMENTS, JsonCalls
-from octavo.parsing.json_text import MAX_KEY_CHARACTERS, read_container
+from octavo.parsing.json_text import MAX_KEY_CHARACTERS, read_container, read_string
 from octavo.parsing.reader import MalformedCallError, Steps, Stops
 
 
@@ -89,20 +89,56 @@ def _split_id(written: str) -> tuple[str | None, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonOrNamedCalls:
-    """Either form behind the same marker: an array or object of JSON, or a name and arguments."""
+class JsonOr:
+    """Either form behind the same marker: an array or object of JSON, or the other."""
 
     json: JsonCalls
-    named: NamedCalls
+    other: CallBody
 
     @property
     def literals(self) -> tuple[str, ...]:
-        return self.named.literals
+        return self.other.literals
 
     @property
     def starts(self) -> tuple[str, ...]:
-        return self.json.starts
+        return (*self.json.starts, *self.other.starts)
 
     def read(self, context: CallContext) -> Steps[None]:
         is_json = (yield from context.reader.character()) in "[{"
-        yield from (self.json if is_json else self.named).read(context)
+        yield from (self.json if is_json else self.other).read(context)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCalls:
+    """An array of objects whose only key is the function's name: `[{"name": {...}}]`."""
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, context: CallContext) -> Steps[None]:
+        reader, writer = context.reader, context.writer
+        yield from reader.expect("[")
+        while True:
+            yield from reader.skip_space()
+            yield from reader.expect("{")
+            yield from reader.skip_space()
+            name = yield from read_string(reader)
+            yield from reader.skip_space()
+            yield from reader.expect(":")
+            yield from reader.skip_space()
+            if not context.may_call(name) or (yield from reader.character()) != "{":
+                raise MalformedCallError
+            writer.start_call(name)
+            yield from read_container(reader, writer.arguments)
+            writer.end_call()
+            yield from reader.skip_space()
+            yield from reader.expect("}")
+            yield from reader.skip_space()
+            if (yield from reader.accept((",",))) is None:
+                break
+        yield from reader.expect("]")

@@ -19,14 +19,14 @@ AUTO = "auto"
 # Names of vLLM 0.32 for formats that are not declared here.
 _UNBUILT_TOOLS = frozenset(
     {
-        *("dots", "deepseek_v4", "deepseek_v41", "cohere_command4", "ling3", "hf", "poolside_v1", "hy_v3", "hy_v4"),
+        *("deepseek_v41", "cohere_command4", "hf", "poolside_v1", "hy_v3", "hy_v4"),
         *("kimi_k3", "k2_horizon", "minimax_m3", "minicpm5", "muse_glimmer", "inkling"),
     }
 )
 _UNBUILT_REASONING = frozenset(
     {
-        *("deepseek_v4", "deepseek_v41", "poolside_v1", "cohere_command4", "ling3", "granite_thinking_parser", "hf"),
-        *("hy_v3", "hy_v4", "kimi_k3", "k2_horizon", "minicpmv", "minimax_m2_append_think", "minimax_m3", "plamo3"),
+        *("deepseek_v41", "poolside_v1", "cohere_command4", "granite_thinking_parser", "hf"),
+        *("hy_v3", "hy_v4", "kimi_k3", "k2_horizon", "minicpmv", "minimax_m2_append_think", "plamo3"),
         *("muse_glimmer", "inkling"),
     }
 )

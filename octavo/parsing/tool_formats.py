@@ -9,7 +9,7 @@ from __future__ import annotations
 from octavo.parsing.brace_calls import BraceCalls
 from octavo.parsing.formats import CallBody, ToolFormat
 from octavo.parsing.json_calls import JsonCalls
-from octavo.parsing.named_calls import JsonOrNamedCalls, NamedCalls
+from octavo.parsing.named_calls import JsonOr, KeyedCalls, NamedCalls
 from octavo.parsing.python_calls import PythonCalls
 from octavo.parsing.schema_types import ANY_TYPE
 from octavo.parsing.writer import kimi_id, mistral_id
@@ -41,7 +41,7 @@ _INVOKE_TAGS = XmlCalls(
     before_key='<parameter name="',
     after_key='">',
     after_value="</parameter>",
-    after_call=("</invoke>", "</minimax:tool_call>"),
+    after_call=("</invoke>", "</minimax:tool_call>", "</dots_function_call>"),
     is_padded=True,
     undeclared=ANY_TYPE,
 )
@@ -101,13 +101,14 @@ _FORMATS = (
         opening=("<|START_ACTION|>",),
         closing=("<|END_ACTION|>",),
     ),
+    ToolFormat("apertus", KeyedCalls(), opening=("<|tools_prefix|>",), closing=("<|tools_suffix|>",)),
     # Anything that writes such objects or arrays of them into its text
     ToolFormat("json", _JSON, opening=("<tool_call>",), closing=("</tool_call>",), bare=("{", "["), separators=";,"),
     # ---- a name, then JSON
     # Mistral: `[TOOL_CALLS] [{...}]` up to v7 of its tokenizer, `[TOOL_CALLS]name[ARGS]{...}` since v11
     ToolFormat(
         "mistral",
-        JsonOrNamedCalls(_JSON, NamedCalls(after_name=("[ARGS]", "{"), before_id="[CALL_ID]")),
+        JsonOr(_JSON, NamedCalls(after_name=("[ARGS]", "{"), before_id="[CALL_ID]")),
         opening=("[TOOL_CALLS]",),
         make_id=mistral_id,
     ),
@@ -146,10 +147,11 @@ _FORMATS = (
     _tagged("seed_oss", _FUNCTION_TAGS, "seed:tool_call"),
     _tagged("glm45", _ARGUMENT_PAIRS),
     _tagged("glm47", _ARGUMENT_PAIRS),
+    _tagged("ling3", _ARGUMENT_PAIRS),
+    _tagged("dots", JsonOr(_JSON, _INVOKE_TAGS), "dots_function_call"),
     _tagged("minimax_m2", _INVOKE_TAGS, "minimax:tool_call"),
-    ToolFormat(
-        "deepseek_v32", _DSML_TAGS, opening=("<｜DSML｜function_calls>",), closing=("</｜DSML｜function_calls>",)
-    ),
+    _tagged("deepseek_v32", _DSML_TAGS, "｜DSML｜function_calls"),
+    _tagged("deepseek_v4", _DSML_TAGS, "｜DSML｜tool_calls"),
     ToolFormat(
         "step3",
         _STEP_TAGS,

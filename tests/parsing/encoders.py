@@ -158,6 +158,13 @@ JSON_ENCODERS: dict[str, tuple[Encoder, ...]] = {
             + "\n]<|END_ACTION|>"
         ),
     ),
+    "apertus": (
+        lambda calls: (
+            "<|tools_prefix|>["
+            + ", ".join(f"{{{spaced(name)}: {spaced(arguments)}}}" for name, arguments in calls)
+            + "]<|tools_suffix|>"
+        ),
+    ),
     "json": (
         array,
         each(obj, "\n"),
@@ -193,6 +200,12 @@ TYPED_ENCODERS: dict[str, tuple[Encoder, ...]] = {
     "seed_oss": (wrapped("seed:tool_call", function_tags),),
     "glm45": (each(pairs),),
     "glm47": (each(tight_pairs, ""),),
+    "ling3": (each(tight_pairs, ""),),
+    "dots": (
+        each(invoke, "\n", ("<dots_function_call>\n", "\n</dots_function_call>")),
+        wrapped("dots_function_call", obj),
+    ),
+    "deepseek_v4": (each(dsml, "\n", ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>")),),
     "minimax_m2": (each(invoke, "\n", ("<minimax:tool_call>\n", "\n</minimax:tool_call>")),),
     "deepseek_v32": (each(dsml, "\n", ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>")),),
     "step3": (each(steptml, "", ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")),),

@@ -42,6 +42,7 @@ OUTPUTS = [
     ("kimi_k2", True, "Hm</think>Yes.", "Hm", "Yes."),
     ("seed_oss", False, "<seed:think>Hm</seed:think>Yes.", "Hm", "Yes."),
     ("mistral", False, "[THINK]Hm [1][/THINK]Yes.", "Hm [1]", "Yes."),
+    ("minimax_m3", False, "<mm:think>Hm</mm:think>Yes.", "Hm", "Yes."),
     ("gemma4", False, "<|channel>thought\nHm<channel|>Yes.", "Hm", "Yes."),
     ("step3", True, "Hm</think>Yes.", "Hm", "Yes."),
     # sentences for markers
@@ -94,7 +95,7 @@ def test_reasoning_and_content_come_apart_however_they_are_cut(
 
 
 def test_every_reasoning_format_is_tried() -> None:
-    like_others = {"nemotron_v3", "holo2", "glm47", "mimo", "step3p5"}
+    like_others = {"nemotron_v3", "deepseek_v4", "ling3", "holo2", "glm47", "mimo", "step3p5"}
     assert {output[0] for output in OUTPUTS} | like_others == set(REASONING_FORMATS)
 
 
