@@ -6,11 +6,17 @@ from __future__ import annotations
 import random
 
 import pytest
+import tokenizers
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from octavo.parsing.parser import create_parser, shown_tokens
-from octavo.parsing.reasoning import REASONING_FORMATS, starts_in_reasoning
-from octavo.parsing.reasoning_tokens import ReasoningTokenCounter, ReasoningTokens
+from octavo.parsing.reasoning import REASONING_FORMATS, reasoning_end_token_ids, starts_in_reasoning
+from octavo.parsing.reasoning_tokens import ReasoningTokenCounter, ReasoningTokens, reasoning_tokens
 from octavo.parsing.registry import TOOL_FORMATS, resolve_reasoning_parser
+from octavo.tokenizers.parts import TokenizerParts
+from octavo.tokenizers.tokenizer import Tokenizer
 from tests.parsing.helpers import Result, cut, maker, streamed, whole
 
 # reasoning parser, begins inside, output, reasoning, content
@@ -228,3 +234,47 @@ def test_markers_that_the_text_has_to_show_are_told() -> None:
     assert "<|channel|>" in shown_tokens(TOOL_FORMATS["openai"], None)
     assert {"[ARGS]", "[TOOL_CALLS]", "[CALL_ID]"} <= shown_tokens(TOOL_FORMATS["mistral"], None)
     assert shown_tokens(None, None) == frozenset()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """A byte-level tokenizer that knows Qwen's markers and gpt-oss's as tokens of their own."""
+    backend = tokenizers.Tokenizer(BPE({char: index for index, char in enumerate(ByteLevel.alphabet())}, []))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_tokens(["<think>", "</think>", "<tool_call>"])
+    backend.add_special_tokens(["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"])
+    return Tokenizer(TokenizerParts(backend))
+
+
+def test_the_ids_that_end_the_reasoning_are_those_of_its_marker(tokenizer: Tokenizer) -> None:
+    close = tokenizer.convert_tokens_to_ids("</think>")
+    assert reasoning_end_token_ids(REASONING_FORMATS["qwen3"], tokenizer) == (close,)
+    for name in ("mistral", "granite", "openai_gptoss"):
+        reasoning = REASONING_FORMATS[name]
+        assert tokenizer.decode(reasoning_end_token_ids(reasoning, tokenizer)) == reasoning.closing[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reasoning"),
+    [
+        ("qwen3", "<think>Hm.</think>Yes.", "Hm."),
+        ("qwen3", "<think>Hm.<tool_call>{}", "Hm."),
+        ("mistral", "[THINK]Hm.[/THINK]Yes.", "Hm."),
+        (
+            "openai_gptoss",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Y",
+            "Hm.",
+        ),
+    ],
+)
+def test_reasoning_tokens_are_counted_with_the_models_own_ids(
+    tokenizer: Tokenizer, name: str, text: str, reasoning: str
+) -> None:
+    reasoning_format = REASONING_FORMATS[name]
+    markers = reasoning_tokens(reasoning_format, tokenizer, TOOL_FORMATS["hermes"].opening)
+    parser = create_parser(TOOL_FORMATS["hermes"], reasoning_format, reasoning_tokens=markers)
+    for token_id in tokenizer.encode(text):
+        parser.feed(tokenizer.decode([token_id]), [token_id])
+    parser.finish()
+    assert parser.num_reasoning_tokens == len(tokenizer.encode(reasoning))
