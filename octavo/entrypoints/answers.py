@@ -19,6 +19,7 @@ from octavo.parsing.interface import (
     OutputParser,
     ParserEvent,
     ReasoningDelta,
+    Tool,
     ToolCallArgumentsDelta,
     ToolCallEnd,
     ToolCallStart,
@@ -142,8 +143,38 @@ def _forced(wish: ToolWish, other: StructuredOutputsParams | None) -> Structured
             "a forced call (tool_choice) and another format of the answer exclude each other; leave one of them out",
             "tool_choice",
         )
-    schema = forced_calls_schema(tools_of_request(wish.tools), wish.function, parallel=wish.parallel)
+    tools = [Tool(tool.name, _closed(tool.parameters or {})) for tool in tools_of_request(wish.tools)]
+    schema = forced_calls_schema(tools, wish.function, parallel=wish.parallel)
     return StructuredOutputsParams(json=dict(schema))
+
+
+def _closed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keep arguments to those that a function declares, where nothing else in its schema speaks of others.
+
+    A schema by itself allows any others, and a small model goes on inventing them.
+    """
+    is_open = _SPEAK_OF_OTHERS.isdisjoint(parameters) and parameters.get("type", "object") == "object"
+    return {"properties": {}, **parameters, "additionalProperties": False} if is_open else parameters
+
+
+_SPEAK_OF_OTHERS = frozenset(
+    (
+        *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties"),
+        *(
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "if",
+            "$ref",
+            "$dynamicRef",
+            "dependentSchemas",
+            "dependencies",
+            "enum",
+            "const",
+        ),
+    )
+)
 
 
 class AnswerReader:

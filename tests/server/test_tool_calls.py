@@ -189,7 +189,7 @@ def test_a_conversation_with_calls_and_results_reaches_the_template(scripted: Se
     prompt = say(scripted, "x", **fields).json["prompt_text"]
     assert prompt.endswith(
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-        '<think>\nLook it up.\n</think>\n\n\n<tool_call>\n{"name": "weather", "arguments": {"city": "Málaga"}}\n'
+        '<think>\nLook it up.\n</think>\n\n<tool_call>\n{"name": "weather", "arguments": {"city": "Málaga"}}\n'
         "</tool_call><|im_end|>\n<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n"
     )
     counted = scripted.post("/tokenize", messages=messages, tools=TOOLS).json["count"]
