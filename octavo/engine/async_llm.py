@@ -196,14 +196,17 @@ class AsyncLLM:
         return not self._streams.gate.is_set()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Give memory back until `wake_up`: 1 the KV cache, 2 also the weights. New requests wait meanwhile.
+        """Rest until `wake_up`; requests wait. level 0: compute nothing; 1: give the KV cache back; 2: and the weights.
 
         mode: see `pause_generation`
         """
-        if level not in (1, 2):
-            raise InvalidRequestError(f"level must be 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level")
-        await self.pause_generation(mode=mode)
-        await self.engine_core.call("sleep", level)
+        if type(level) is not int or level not in (0, 1, 2):
+            raise InvalidRequestError(
+                f"level must be 0 (compute nothing), 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level"
+            )
+        await self.pause_generation(mode=mode, clear_cache=level > 0)
+        if level:
+            await self.engine_core.call("sleep", level)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Take the memory again and go on with requests. tags: accepted for vLLM's sake; everything wakes up."""
@@ -211,9 +214,9 @@ class AsyncLLM:
         await self.resume_generation()
 
     async def is_sleeping(self) -> bool:
-        """Say whether the engine sleeps."""
-        is_sleeping: bool = await self.engine_core.call("is_sleeping")
-        return is_sleeping
+        """Say whether the engine sleeps, at level 0 too; paused by `pause_generation` is the same as that."""
+        has_given_memory_back: bool = await self.engine_core.call("is_sleeping")
+        return has_given_memory_back or await self.is_paused()
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Wait until no request is unfinished; raises TimeoutError after drain_timeout seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import jinja2
 import pytest
 
 from octavo.errors import EngineDeadError
@@ -85,6 +86,11 @@ def test_a_sleeping_engine_wakes_up_and_answers_as_before(tiny: Server):
     assert tiny.post("/wake_up").status == 200
     assert tiny.get("/is_sleeping").json == {"is_sleeping": False}
     assert tiny.complete(**fields).json["choices"] == before
+    assert tiny.post("/sleep?level=0").status == 200
+    assert tiny.get("/is_sleeping").json == {"is_sleeping": True}
+    assert tiny.post("/wake_up").status == 200
+    assert tiny.get("/is_sleeping").json == {"is_sleeping": False}
+    assert tiny.complete(prompt="import", max_tokens=4, temperature=0).status == 200
     assert tiny.post("/sleep?level=7").error["param"] == "level"
     assert tiny.post("/sleep?mode=never").error["param"] == "mode"
 
@@ -142,3 +148,18 @@ def test_the_docs_page_needs_nothing_from_elsewhere(tiny: Server, tiny_engine: E
     assert "http://" not in page and "https://" not in page and "<script" not in page
     without = tiny_engine.serve(disable_docs=True)
     assert without.get("/docs").status == without.get("/openapi.json").status == 404
+
+
+def test_clients_can_tokenise_by_way_of_the_server(real, real_engine):
+    """As lm-eval's remote tokenizer does."""
+    info = real.get("/tokenizer_info").json
+    assert (info["bos_token"], info["eos_token"]) == ("<|im_start|>", "<|im_end|>")
+    assert "<|im_end|>" in info["additional_special_tokens"]
+    assert info["model_max_length"] == 1024
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    template = jinja2.Environment().from_string(info["chat_template"])
+    text = template.render(messages=messages, add_generation_prompt=True)
+    ids = real.post("/tokenize", prompt=text, add_special_tokens=False).json["tokens"]
+    assert ids == real.post("/tokenize", messages=messages, add_generation_prompt=True).json["tokens"]
+    own = "{{ messages[0].content }}"
+    assert real_engine.serve(chat_template=own).get("/tokenizer_info").json["chat_template"] == own

@@ -32,6 +32,7 @@ from octavo.entrypoints.openai.protocol.services import (
     SleepState,
     TokenizeRequest,
     TokenizeResponse,
+    TokenizerInfo,
     VersionResponse,
 )
 from octavo.entrypoints.openai.responses import (
@@ -138,6 +139,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/models/{model:path}", "Show one name", services.show_model, response_type=ModelCard),
     _posting("/tokenize", "Text or a conversation to ids", services.tokenize, TokenizeRequest, TokenizeResponse),
     _posting("/detokenize", "Ids to text", services.detokenize, DetokenizeRequest, DetokenizeResponse),
+    Endpoint(
+        "/tokenizer_info", "Special tokens and the chat template", services.tokenizer_info, response_type=TokenizerInfo
+    ),
     Endpoint("/health", "200 while there is an engine, else 503", services.health, is_open=True),
     Endpoint("/ping", "The same as /health", services.health, is_open=True),
     Endpoint("/ping", "The same as /health", services.health, method="POST", is_open=True),
@@ -153,7 +157,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST",
         query=("reset_running_requests", "reset_external"),
     ),
-    Endpoint("/sleep", "Give memory back", services.sleep, method="POST", query=("level", "mode")),
+    Endpoint("/sleep", "Rest, and give memory back", services.sleep, method="POST", query=("level", "mode")),
     Endpoint("/wake_up", "Take the memory again", services.wake_up, method="POST"),
     Endpoint("/is_sleeping", "Whether the engine sleeps", services.is_sleeping, response_type=SleepState),
 )

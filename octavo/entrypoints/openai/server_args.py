@@ -124,12 +124,12 @@ UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "headless": ((False,), "engines on other machines are not built"),
     "api_server_count": ((None, 1), "one process serves HTTP"),
     "grpc": ((False,), "gRPC is not built"),
-    "enable_tokenizer_info_endpoint": ((False,), "/tokenizer_info is not built"),
     "enable_scale_out": ((False,), "token-in, token-out endpoints are not built"),
     "tokens_only": ((False,), "token-in, token-out endpoints are not built"),
     "enable_per_request_metrics": ((False,), "timings in responses are not built"),
     # these ask for what always is so
     "enable_offline_docs": ((False, True), ""),
+    "enable_tokenizer_info_endpoint": ((False, True), ""),
     "enable_server_load_tracking": ((False, True), ""),
     "disable_log_requests": ((False, True), ""),
 }

@@ -19,6 +19,7 @@ from octavo.entrypoints.openai.protocol.services import (
     SleepState,
     TokenizeRequest,
     TokenizeResponse,
+    TokenizerInfo,
     VersionResponse,
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState
@@ -85,6 +86,21 @@ def _tokenize(server: ServerState, request: TokenizeRequest) -> TokenizeResponse
     return response
 
 
+async def tokenizer_info(server: ServerState, context: RequestContext) -> TokenizerInfo:
+    """Return the special tokens and the chat template."""
+    tokenizer = server.require_tokenizer()
+    return TokenizerInfo(
+        tokenizer_class="PreTrainedTokenizerFast",
+        model_max_length=server.max_model_len,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        unk_token=tokenizer.unk_token,
+        pad_token=tokenizer.pad_token,
+        additional_special_tokens=tokenizer.all_special_tokens,
+        chat_template=server.chat_template or tokenizer.chat_template,
+    )
+
+
 async def detokenize(server: ServerState, request: DetokenizeRequest, context: RequestContext) -> DetokenizeResponse:
     """Return the text of ids, special tokens included."""
     server.model_name(request.model)
@@ -132,10 +148,10 @@ async def reset_prefix_cache(server: ServerState, context: RequestContext) -> Re
 
 
 async def sleep(server: ServerState, context: RequestContext) -> Response:
-    """Give memory back; level 1 the KV cache, 2 also the weights."""
+    """Compute nothing until woken up; level 1 gives the KV cache back, 2 also the weights."""
     level = context.query.get("level", "1")
-    if level not in ("1", "2"):
-        raise wrong("level", "1 or 2", level)
+    if level not in ("0", "1", "2"):
+        raise wrong("level", "0, 1 or 2", level)
     await server.engine.sleep(int(level), cast("PauseMode", context.query.get("mode", "abort")))
     return Response(status_code=200)
 

@@ -74,6 +74,22 @@ class TokenizeResponse(msgspec.Struct):
     token_strs: list[str] | UnsetType | None = UNSET
 
 
+class TokenizerInfo(msgspec.Struct):
+    """What a client needs to know to tokenise by way of the server. Names as in Transformers' tokenizer_config.json.
+
+    chat_template: the one that conversations are rendered with unless they bring their own
+    """
+
+    tokenizer_class: str
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    pad_token: str | None
+    additional_special_tokens: list[str]
+    chat_template: str | None
+
+
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """Token ids to turn into text, special tokens included."""
 
