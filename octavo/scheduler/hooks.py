@@ -55,8 +55,8 @@ class GrammarHook(Protocol):
         """Advance the request's grammar by a token that was sampled under its mask."""
         ...
 
-    def error(self, request: Request) -> str:
-        """Say why the last token was rejected."""
+    def error(self, request: Request) -> str | None:
+        """Say why the request's grammar can go no further; None while it can."""
         ...
 
     def valid_drafts(self, request: Request, token_ids: Sequence[int]) -> list[int]:

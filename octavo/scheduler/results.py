@@ -38,7 +38,8 @@ class StepResults:
             request_id = request.request_id
             token_ids = sampled.get(request_id)
             if runner_output.failures and request_id in runner_output.failures:
-                ended.append(self._fail(request, runner_output.failures[request_id]))
+                reason = self._grammar.error(request) if request.is_structured and self._grammar is not None else None
+                ended.append(self._fail(request, reason or runner_output.failures[request_id]))
                 continue
             if not token_ids:
                 if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):

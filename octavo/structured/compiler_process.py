@@ -19,6 +19,7 @@ from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
 from octavo.structured.source import lark_spec
 from octavo.structured.vocabulary import Vocabulary
 
+_NUM_TRIED_TOKENS = 6  # what is too much for the parser often shows behind the first brace
 _NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
 
 
@@ -43,16 +44,24 @@ def main() -> None:
 
 
 def judge(backend: Backend, job: GrammarJob, num_mask_words: int) -> Verdict:
-    """Compile a job's grammar and its first mask, and say what came of it."""
+    """Compile a job's grammar, try its first tokens, and say what came of it."""
     try:
         spec = lark_spec(job)
         matcher = backend.compile(spec)
-        masks = np.zeros((1, num_mask_words), np.int32)
-        backend.fill_masks([matcher], masks)
+        mask = np.zeros((1, num_mask_words), np.int32)
+        for _ in range(_NUM_TRIED_TOKENS):
+            backend.fill_masks([matcher], mask)
+            if matcher.error is not None:
+                return Verdict(error=matcher.error)
+            allowed = np.flatnonzero(mask)
+            if len(allowed) == 0:
+                return Verdict(error="no text satisfies it")
+            word = int(allowed[-1])
+            bits = int(mask[0, word]) & 0xFFFFFFFF
+            if not matcher.accept(32 * word + bits.bit_length() - 1) or matcher.is_complete:
+                break
         if matcher.error is not None:
             return Verdict(error=matcher.error)
-        if not masks.any():
-            return Verdict(error="no text satisfies it")
     except GrammarError as error:
         return Verdict(error=str(error))
     except (MemoryError, RecursionError):

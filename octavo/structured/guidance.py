@@ -1,7 +1,8 @@
 """The backend on llguidance: grammars in its dialect of Lark, JSON schemas inside them, masks from its parser.
 
-Specs of kind "lark". Every grammar starts with `%llguidance {"no_forcing": true}`: where only one text can follow, any
-tokens that spell it are allowed, and the model takes those that it likes; the library never calls a tokenizer.
+Specs are Lark, of kind "lark" or, when nothing but a JSON schema is in them, "schema". Every grammar starts with
+`%llguidance {"no_forcing": true}`: where only one text can follow, any tokens that spell it are allowed, and the model
+takes those that it likes; the library never calls a tokenizer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
 
 NAME = "guidance"
+LARK, SCHEMA = "lark", "schema"  # kinds of specs
 LARK_HEADER = '%llguidance {"no_forcing": true}\n'
 _MAX_MESSAGE_CHARS = 500
 _QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
@@ -60,19 +62,17 @@ class GuidanceBackend:
             _TokenizerFacts(vocabulary),  # type: ignore[arg-type]
             eos_token=vocabulary.eos_ids,
         )
-        self._limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=limits.compile_fuel,
-            step_lexer_fuel=limits.step_fuel,
-            step_max_items=limits.step_items,
-            max_lexer_states=limits.max_lexer_states,
-            max_grammar_size=limits.max_grammar_size,
-            verbose_errors=False,
-        )
+        self._limits = {
+            LARK: _parser_limits(limits, limits.max_row_items),
+            SCHEMA: _parser_limits(limits, limits.max_schema_row_items),
+        }
         # one thread of its own: the masks of all requests in one call, without the interpreter lock
         self._executor = llguidance.LLExecutor(num_threads=1)
 
     def compile(self, spec: GrammarSpec) -> GuidanceMatcher:
-        matcher = llguidance.LLMatcher(self._tokenizer, _serialized(spec), log_level=0, limits=self._limits)
+        assert spec.backend == NAME
+        grammar = llguidance.LLMatcher.grammar_from_lark(spec.source)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits[spec.kind])
         if matcher.is_error():
             raise GrammarError(readable(matcher.get_error()))
         ignored = matcher.get_grammar_warnings()
@@ -108,9 +108,16 @@ def make_backend(vocabulary: Vocabulary, limits: GrammarLimits) -> Backend:
     return GuidanceBackend(vocabulary, limits)
 
 
-def _serialized(spec: GrammarSpec) -> str:
-    assert spec.backend == NAME and spec.kind == "lark"
-    return llguidance.LLMatcher.grammar_from_lark(spec.source)
+def _parser_limits(limits: GrammarLimits, max_row_items: int) -> llguidance.LLParserLimits:
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=limits.compile_fuel,
+        step_lexer_fuel=limits.step_fuel,
+        step_max_items=limits.step_items,
+        max_items_in_row=max_row_items,
+        max_lexer_states=limits.max_lexer_states,
+        max_grammar_size=limits.max_grammar_size,
+        verbose_errors=False,
+    )
 
 
 def readable(message: str) -> str:

@@ -12,7 +12,9 @@ class GrammarLimits(msgspec.Struct, frozen=True):
     compiler_bytes: memory that this process may take beyond what it has when it is ready
     max_grammar_size: symbols in all productions
     compile_fuel, step_fuel: work on regular expressions, at compilation and for a mask; about 50 and 14 a microsecond
-    step_items: parser items for a mask; about 20 a microsecond
+    step_items: parser items for a mask
+    max_row_items, max_schema_row_items: parser items at one place of a text, of a grammar and of a JSON schema; an
+        ambiguous grammar costs their square at every token, a schema with many optional properties only needs many
     max_lexer_states: of one request, 1 to 2 KB each
     """
 
@@ -22,4 +24,6 @@ class GrammarLimits(msgspec.Struct, frozen=True):
     compile_fuel: int = 1_000_000
     step_fuel: int = 200_000
     step_items: int = 50_000
+    max_row_items: int = 500
+    max_schema_row_items: int = 2500
     max_lexer_states: int = 50_000

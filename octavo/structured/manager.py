@@ -149,11 +149,15 @@ class StructuredOutputManager:
 
     def accept(self, request: GrammarRequest, token_id: int) -> GrammarProgress:
         """Advance the request's grammar by a token that was sampled under its mask."""
+        if self._started is not None:  # of a step that failed: its thread must be done with the matchers
+            self._started[1].result()
+            self._started = None
         return self._places[request.request_id].take(token_id)
 
-    def error(self, request: GrammarRequest) -> str:
-        """Say why a token was rejected."""
-        return self._places[request.request_id].matcher.error or "the token is not allowed"
+    def error(self, request: GrammarRequest) -> str | None:
+        """Say why the request's grammar can go no further; None while it can, and for a request that is unknown."""
+        place = self._places.get(request.request_id)
+        return None if place is None else place.matcher.error
 
     def valid_drafts(self, request: GrammarRequest, token_ids: Sequence[int]) -> list[int]:
         """Return the longest prefix of proposals that the grammar allows; all of them while a model still reasons."""
@@ -223,6 +227,9 @@ class StructuredOutputManager:
             place.matcher.rollback(num_taken)
 
     def _finish_row(self, place: _Place, row: Bitmask) -> None:
+        if place.matcher.error is not None:
+            row[:] = 0  # nothing can be sampled, which ends the request; `error` says why
+            return
         if place.reasoning_start is not None:
             if place.num_started:
                 row[:] = 0

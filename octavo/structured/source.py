@@ -14,7 +14,7 @@ import llguidance
 
 from octavo.structured import gbnf, structural_tag
 from octavo.structured.backend import GrammarError
-from octavo.structured.guidance import LARK_HEADER, NAME
+from octavo.structured.guidance import LARK, LARK_HEADER, NAME, SCHEMA
 from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
 from octavo.structured.lark import lark_text
 from octavo.structured.messages import GrammarJob, JsonStyle
@@ -31,7 +31,8 @@ def lark_spec(job: GrammarJob) -> GrammarSpec:
         rules = _SOURCES[job.constraint](job)
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
-    return GrammarSpec(NAME, "lark", rules if rules.startswith("%llguidance") else LARK_HEADER + rules)
+    kind = SCHEMA if job.constraint in ("json", "json_object") else LARK
+    return GrammarSpec(NAME, kind, rules if rules.startswith("%llguidance") else LARK_HEADER + rules)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""Structured outputs through a whole engine: limits, neighbours, preemption, recovery, other parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from octavo import LLM, SamplingParams, StructuredOutputsParams
+from octavo.errors import InvalidRequestError
+from octavo.loader.catalog import pull
+from octavo.types.outputs import CompletionOutput
+
+pytestmark = pytest.mark.model
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+PROMPT = "Describe a person as JSON with name and age:\n"
+
+
+@pytest.fixture(scope="module")
+def path() -> str:
+    return str(pull("smollm2-135m-instruct", lambda progress: None))
+
+
+@pytest.fixture(scope="module")
+def llm(path: str) -> Iterator[LLM]:
+    llm = LLM(path, max_model_len=512, max_num_seqs=8, num_gpu_blocks_override=128, use_tqdm_on_load=False)
+    yield llm
+    llm.llm_engine.shutdown()
+
+
+def wish(**fields) -> StructuredOutputsParams:
+    return StructuredOutputsParams(**fields)
+
+
+def params(structured: StructuredOutputsParams | None, **fields) -> SamplingParams:
+    return SamplingParams(structured_outputs=structured, **{"temperature": 0, "max_tokens": 60, **fields})
+
+
+def run(llm: LLM, structured: StructuredOutputsParams | None, prompt: str = PROMPT, **fields) -> CompletionOutput:
+    (output,) = llm.generate([prompt], params(structured, **fields), use_tqdm=False)
+    return output.outputs[0]
+
+
+def test_every_kind_of_constraint_is_followed(llm: LLM):
+    person = json.loads(run(llm, wish(json=PERSON)).text)
+    assert set(person) == {"name", "age"}
+    assert run(llm, wish(choice=["naïve", "日本"])).text in ("naïve", "日本")
+    assert run(llm, wish(regex=r"\d{3}-\d{4}")).text.replace("-", "").isdigit()
+    assert run(llm, wish(grammar='root ::= "yes" | "no"')).text in ("yes", "no")
+    assert run(llm, wish(grammar='start: "yes" | "no"')).text in ("yes", "no")
+    tag = {"begin": "<person>", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "</person>"}
+    text = run(llm, wish(structural_tag={"format": {"type": "tag", **tag}})).text
+    assert set(json.loads(text.removeprefix("<person>").removesuffix("</person>"))) == {"name", "age"}
+    free = run(llm, wish(json_object=True), max_tokens=100, temperature=1.0, seed=3)
+    assert free.text.startswith("{") and (free.finish_reason == "length" or isinstance(json.loads(free.text), dict))
+
+
+def test_answer_ends_with_its_grammar_and_is_shown_whole(llm: LLM):
+    output = run(llm, wish(json=PERSON))
+    assert (output.finish_reason, output.stop_reason) == ("stop", None)
+    assert output.text.endswith("}")
+    assert llm.get_tokenizer().decode(output.token_ids) == output.text, "no end-of-sequence token is needed"
+
+
+def test_answer_that_may_go_on_ends_with_end_of_sequence(llm: LLM):
+    output = run(llm, wish(regex="[a-z ]*"), max_tokens=200, temperature=1.0, seed=1)
+    if output.finish_reason == "stop":
+        assert output.token_ids[-1] in llm.model_config.eos_token_ids
+    assert all(character in "abcdefghijklmnopqrstuvwxyz " for character in output.text)
+
+
+def test_limit_inside_a_value_ends_with_length(llm: LLM):
+    output = run(llm, wish(json=PERSON), max_tokens=4)
+    assert (output.finish_reason, len(output.token_ids)) == ("length", 4)
+
+
+def test_what_cannot_be_enforced_is_refused_before_anything_runs(llm: LLM):
+    for bad in (wish(regex="(?=a)b"), wish(grammar='start: %json {"const": -9223372036854775808}')):
+        with pytest.raises(InvalidRequestError, match="cannot be enforced"):
+            run(llm, bad)
+    assert not llm.llm_engine.has_unfinished_requests()
+    assert llm.llm_engine.engine_core.scheduler_stats().kv_cache_usage == 0
+    assert run(llm, wish(json=PERSON)).finish_reason == "stop"
+
+
+def test_constrained_tokens_are_the_same_alone_and_in_a_crowd(llm: LLM):
+    """The neighbours have other grammars, none, or are several; the KV cache is small enough for preemptions."""
+    wishes = [
+        params(wish(json=PERSON), seed=1, temperature=1.0),
+        params(wish(json=PERSON), seed=2, temperature=1.0),
+        params(wish(json={"type": "array", "items": {"type": "integer"}, "maxItems": 9}), temperature=0.7, seed=3),
+        params(wish(regex=r"([a-z]{2,8} ){3,9}"), seed=4, temperature=1.5),
+        params(wish(choice=["red", "green", "blue"]), seed=5, temperature=1.0),
+        params(None, seed=6, temperature=1.0, max_tokens=40, ignore_eos=True),
+        params(wish(json=PERSON), n=2, seed=7, temperature=1.0),
+        params(wish(grammar='root ::= ("ab" | "cd")+'), seed=8, temperature=1.0, max_tokens=50),
+    ]
+    prompts = [f"{PROMPT * (1 + i % 3)}Number {i}: " for i in range(len(wishes))]
+    alone = [llm.generate([one], each, use_tqdm=False)[0] for one, each in zip(prompts, wishes, strict=True)]
+    crowd = llm.generate(prompts, wishes, use_tqdm=False)
+    for one, other in zip(alone, crowd, strict=True):
+        assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+    both = [json.loads(completion.text) for completion in crowd[6].outputs]
+    assert len(both) == 2 and all(set(person) == {"name", "age"} for person in both)
+
+
+def test_grammars_survive_preemption(path: str):
+    """8 requests of up to 100 tokens in a cache of 24 blocks: some lose theirs, and go on where they were."""
+    wishes = [params(wish(regex=r"(\w{3,9} ){20,}"), seed=i, temperature=1.0, max_tokens=80) for i in range(8)]
+    prompts = [f"Write words, list {i}:" for i in range(8)]
+    results = []
+    for num_blocks in (24, 200):
+        llm = LLM(path, max_model_len=256, num_gpu_blocks_override=num_blocks, use_tqdm_on_load=False)
+        results.append([output.outputs[0].token_ids for output in llm.generate(prompts, wishes, use_tqdm=False)])
+        preemptions = llm.llm_engine.engine_core.scheduler_stats().num_preemptions
+        assert (preemptions > 0) == (num_blocks == 24)
+        llm.llm_engine.shutdown()
+    assert results[0] == results[1]
+
+
+def test_grammars_survive_the_death_of_the_engine_process(path: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OCTAVO_ENABLE_MULTIPROCESSING", "1")
+    llm = LLM(path, max_model_len=256, num_gpu_blocks_override=100, use_tqdm_on_load=False)
+    engine = llm.llm_engine
+    structured = params(wish(regex=r"(\w{3,9} ){20,}"), seed=1, temperature=1.0, max_tokens=60)
+    try:
+        expected = llm.generate([PROMPT], structured, use_tqdm=False)[0].outputs[0].token_ids
+        engine.add_request("again", PROMPT, structured)
+        text, has_killed = [], False
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                text = output.outputs[0].token_ids
+                if len(text) > 10 and not has_killed:
+                    has_killed = True
+                    os.kill(engine.engine_core._supervisor.child.process_id, signal.SIGKILL)
+        assert has_killed and text == expected
+    finally:
+        engine.shutdown()
+
+
+def test_grammar_and_other_parameters_hold_together(llm: LLM):
+    tokenizer = llm.get_tokenizer()
+    # the grammar's end counts, even before min_tokens and where end-of-sequence is ignored
+    assert run(llm, wish(choice=["ab"]), min_tokens=20).text == "ab"
+    assert run(llm, wish(choice=["ab"]), ignore_eos=True).finish_reason == "stop"
+    # where it may go on, both are obeyed
+    assert len(run(llm, wish(regex="(ab)*"), min_tokens=20, max_tokens=25).token_ids) >= 20
+    assert run(llm, wish(regex="(ab)*"), ignore_eos=True, max_tokens=25).finish_reason == "length"
+    # stop strings cut the text where they are found; stop ids count where the grammar allows them
+    stopped = run(llm, wish(regex="(ab){30}"), stop=["bab"])
+    assert (stopped.text, stopped.stop_reason) == ("a", "bab")
+    (comma,) = tokenizer.encode(",", add_special_tokens=False)
+    numbers = wish(regex="[0-9](,[0-9])*")
+    assert run(llm, numbers, stop_token_ids=[comma], allowed_token_ids=[comma, *range(32, 42)]).stop_reason == comma
+    # what both allow is allowed
+    (yes,) = tokenizer.encode("yes", add_special_tokens=False)
+    assert run(llm, wish(choice=["yes", "no"]), logit_bias={yes: -100}).text == "no"
+    assert run(llm, wish(choice=["yes", "no"]), bad_words=["no", "n"]).text == "yes"
+    nothing = run(llm, wish(choice=["yes"]), allowed_token_ids=[comma])
+    assert nothing.finish_reason == "error" and "no token is left" in str(nothing.stop_reason)
+
+
+def test_grammar_begins_where_reasoning_ends(llm: LLM):
+    engine = llm.llm_engine
+    (marker,) = engine.get_tokenizer().encode(".", add_special_tokens=False)
+    engine.add_request(
+        "r", "The capital of France is", params(wish(regex=" [0-9]{4}")), reasoning_end_token_ids=[marker]
+    )
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    thought, dot, answer = outputs[-1].outputs[0].text.partition(".")
+    assert "Paris" in thought and dot and answer.strip().isdigit() and len(answer) == 5
+    (unmarked,) = llm.generate(["The capital of France is"], params(wish(regex=" [0-9]{4}")), use_tqdm=False)
+    assert unmarked.outputs[0].text.strip().isdigit()
+
+
+def test_beams_are_refused(llm: LLM):
+    from octavo.types.sampling_params import BeamSearchParams
+
+    with pytest.raises(InvalidRequestError, match="structured_outputs"):
+        llm.beam_search([PROMPT], BeamSearchParams(beam_width=2, max_tokens=4, structured_outputs=wish(regex="a")))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"backend": "outlines"}, "backend"),
+        ({"disable_any_whitespace": 1}, "disable_any_whitespace"),
+        ({"other": True}, "other"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(path: str, options, reason):
+    from octavo.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=reason):
+        LLM(path, structured_outputs_config=options)
+
+
+def test_options_of_the_engine_hold(path: str):
+    llm = LLM(
+        path, max_model_len=256, num_gpu_blocks_override=64, use_tqdm_on_load=False,
+        structured_outputs_config={"backend": "auto", "disable_any_whitespace": False},
+    )  # fmt: skip
+    try:
+        seen = llm.llm_engine.input_processor.process("r", PROMPT, params(wish(json=PERSON))).request.grammar
+        assert '"whitespace_flexible": true' in seen.source
+    finally:
+        llm.llm_engine.shutdown()

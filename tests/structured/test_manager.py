@@ -1,0 +1,180 @@
+"""The core's side of grammars: waiting, masks, places, ends, reasoning, recovery, drafts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from octavo.errors import InvalidRequestError
+from octavo.structured.limits import GrammarLimits
+from octavo.structured.manager import StructuredOutputManager
+from octavo.structured.source import lark_spec
+from octavo.types.grammar import GrammarProgress, GrammarSpec
+from tests.structured.grammars import job
+from tests.structured.vocabularies import EOS, NUM_TOKENS, OTHER_EOS, SPECIAL, small_vocabulary, spell
+
+CONTINUES, COMPLETE, REJECTED = GrammarProgress.CONTINUES, GrammarProgress.COMPLETE, GrammarProgress.REJECTED
+
+
+@dataclass
+class FakeRequest:
+    request_id: str
+    grammar: GrammarSpec | None
+    all_token_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
+    num_prompt_tokens: int = 3
+    eos_token_id: int | None = EOS
+    reasoning_end_token_ids: list[int] | None = None
+    reasoning_start_token_ids: list[int] | None = None
+
+
+@pytest.fixture
+def manager():
+    manager = StructuredOutputManager("guidance", NUM_TOKENS)
+    manager.load_vocabulary(small_vocabulary().pack())
+    yield manager
+    manager.close()
+
+
+def request(name: str, pattern: str, **fields) -> FakeRequest:
+    return FakeRequest(name, lark_spec(job("regex", pattern)), **fields)
+
+
+def arrive(manager: StructuredOutputManager, *requests: FakeRequest) -> None:
+    deadline = time.monotonic() + 30
+    for one in requests:
+        while not manager.is_ready(one):
+            manager.wait(0.05)
+            assert time.monotonic() < deadline
+
+
+def masks(manager: StructuredOutputManager, *names: str, drafts=None) -> list[set[int]]:
+    output = manager.bitmask(list(names), drafts or {})
+    if output is None:
+        return []
+    rows = np.frombuffer(output.bitmask, np.int32).reshape(-1, NUM_TOKENS // 32 + 1)
+    return [set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()) for row in rows]
+
+
+def test_first_request_waits_and_a_known_grammar_is_there_at_once(manager: StructuredOutputManager):
+    arrive(manager, request("a", "x+"))
+    assert manager.is_ready(request("b", "x+")), "the same grammar again costs no wait"
+    assert masks(manager, "a", "b") == [{ord("x")}, {ord("x")}]
+
+
+def test_grammar_that_does_not_compile_fails_its_request_only(manager: StructuredOutputManager):
+    arrive(manager, request("a", "x"))
+    broken = FakeRequest("b", GrammarSpec("guidance", "lark", "start: missing"))
+    with pytest.raises(InvalidRequestError, match="missing"):
+        arrive(manager, broken)
+    assert masks(manager, "a") == [{ord("x")}]
+
+
+def test_masks_follow_each_request(manager: StructuredOutputManager):
+    one, two = request("a", "xy"), request("b", "x[ab]")
+    arrive(manager, one, two)
+    assert manager.accept(one, ord("x")) is CONTINUES
+    assert masks(manager, "a", "b") == [{ord("y")}, {ord("x")}]
+    assert manager.accept(two, ord("x")) is CONTINUES
+    assert masks(manager, "b", "a") == [set(b"ab"), {ord("y")}]
+
+
+def test_masks_begun_early_are_those_that_are_asked_for(manager: StructuredOutputManager):
+    requests = [request(name, f"{name}+") for name in "xyz"]
+    arrive(manager, *requests)
+    manager.start_masks(["x", "y", "z"], {})
+    assert masks(manager, "x", "y", "z") == [{ord(name)} for name in "xyz"]
+    manager.start_masks(["x", "y", "z"], {})
+    manager.release(requests[1])  # aborted while the model computed
+    assert masks(manager, "x", "z") == [{ord("x")}, {ord("z")}]
+    manager.start_masks(["x"], {})  # of a step that failed
+    manager.accept(requests[0], ord("x"))
+    assert masks(manager, "z") == [{ord("z")}]
+
+
+def test_grammar_ends_and_rejects(manager: StructuredOutputManager):
+    one = request("a", "ab")
+    arrive(manager, one)
+    assert [manager.accept(one, token_id) for token_id in spell("ab")] == [CONTINUES, COMPLETE]
+    two = request("b", "ab")
+    arrive(manager, two)
+    assert manager.error(two) is None
+    assert manager.accept(two, ord("x")) is REJECTED
+    assert manager.error(two)
+
+
+def test_ends_of_sequence_are_forbidden_where_they_are_ignored(manager: StructuredOutputManager):
+    arrive(manager, request("a", "x?y?"), request("b", "x?y?", eos_token_id=None))
+    usual, ignoring = masks(manager, "a", "b")
+    assert {EOS, OTHER_EOS} <= usual
+    assert ignoring == usual - {EOS, OTHER_EOS} == set(b"xy")
+
+
+def test_grammar_begins_after_reasoning(manager: StructuredOutputManager):
+    one, plain = request("a", "x", reasoning_end_token_ids=[SPECIAL, 10]), request("b", "x")
+    arrive(manager, one, plain)
+    assert masks(manager, "a") == []
+    for token_id in (ord("y"), SPECIAL, ord("y"), SPECIAL, SPECIAL):
+        assert manager.accept(one, token_id) is CONTINUES
+    assert masks(manager, "a", "b") == [{ord("x")}], "only of the other"
+    assert manager.valid_drafts(one, spell("zz")) == spell("zz")
+    manager.accept(one, 10)
+    assert masks(manager, "a") == [{ord("x")}]
+    assert manager.accept(one, ord("x")) is COMPLETE
+
+
+def test_reasoning_that_may_begin_is_allowed_to(manager: StructuredOutputManager):
+    marks = {"reasoning_start_token_ids": [SPECIAL, 10], "reasoning_end_token_ids": [OTHER_EOS]}
+    thinks, answers = request("a", "xy", **marks), request("b", "xy", **marks)
+    arrive(manager, thinks, answers)
+    assert masks(manager, "a", "b") == [{SPECIAL, ord("x")}] * 2
+    manager.accept(thinks, SPECIAL)
+    manager.accept(answers, ord("x"))
+    assert masks(manager, "a", "b") == [{10}, {ord("y")}]
+    for token_id in (10, ord("q"), OTHER_EOS):
+        manager.accept(thinks, token_id)
+    assert masks(manager, "a") == [{ord("x")}]
+
+
+def test_request_that_goes_on_elsewhere_is_where_it_was(manager: StructuredOutputManager):
+    tokens = [1, 2, 3, *spell("zz"), SPECIAL, *spell("ab")]
+    one = request("a", "abc|abd", all_token_ids=tokens, reasoning_end_token_ids=[SPECIAL])
+    arrive(manager, one)
+    assert masks(manager, "a") == [set(b"cd")]
+    wrong = request("b", "x", all_token_ids=[1, 2, 3, ord("y")])
+    with pytest.raises(InvalidRequestError, match="do not follow"):
+        arrive(manager, wrong)
+
+
+def test_drafts_get_a_row_each_and_leave_the_place_as_it_was(manager: StructuredOutputManager):
+    one, two = request("a", "abcd"), request("b", "x+")
+    arrive(manager, one, two)
+    assert manager.valid_drafts(one, spell("abx")) == spell("ab")
+    rows = masks(manager, "a", "b", drafts={"a": spell("ab")})
+    assert rows == [{ord("a")}, {ord("b")}, {ord("c")}, {ord("x")}]
+    assert masks(manager, "a") == [{ord("a")}]
+    rows = masks(manager, "a", drafts={"a": spell("xb")})
+    assert rows[0] == {ord("a")} and not rows[1] and not rows[2], "nothing follows a draft that is not allowed"
+    assert masks(manager, "a") == [{ord("a")}]
+
+
+def test_grammar_that_gets_too_costly_allows_nothing_and_says_why():
+    manager = StructuredOutputManager("guidance", NUM_TOKENS, GrammarLimits(step_fuel=10))
+    manager.load_vocabulary(small_vocabulary().pack())
+    costly, cheap = request("a", "(.*a){12}b"), request("b", "x")
+    arrive(manager, costly, cheap)
+    assert masks(manager, "a", "b") == [set(), {ord("x")}]
+    assert manager.error(costly) and manager.error(cheap) is None
+    manager.close()
+
+
+def test_released_requests_are_forgotten(manager: StructuredOutputManager):
+    one = request("a", "xy")
+    arrive(manager, one)
+    manager.accept(one, ord("x"))
+    manager.release(one)
+    manager.release(one)
+    arrive(manager, one)
+    assert masks(manager, "a") == [{ord("x")}], "the same id again begins anew"
