@@ -201,12 +201,13 @@ ThreadsAwake::ThreadsAwake() { num_awake.fetch_add(1); }
 ThreadsAwake::~ThreadsAwake() { num_awake.fetch_sub(1); }
 
 std::int64_t choose_num_tiles(std::int64_t num_items, double item_ns) {
-    constexpr double kWorthWaking_ns = 8000;   // below this, alone is faster
+    // Below this, alone is faster. Within a step the others are awake.
+    const double worth_sharing_ns = num_awake.load(std::memory_order_relaxed) > 0 ? 2500 : 8000;
     constexpr double kTile_ns = 20000;         // a tile of this size makes the hand-out's cost vanish
     constexpr std::int64_t kMaxTilesPerThread = 8;
     const std::int64_t threads = num_threads();
     const double total_ns = item_ns * static_cast<double>(num_items);
-    if (threads == 1 || num_items <= 1 || total_ns < kWorthWaking_ns) return 1;
+    if (threads == 1 || num_items <= 1 || total_ns < worth_sharing_ns) return 1;
     std::int64_t tiles = static_cast<std::int64_t>(total_ns / kTile_ns) / threads * threads;
     if (tiles < threads) tiles = threads;
     if (tiles > threads * kMaxTilesPerThread) tiles = threads * kMaxTilesPerThread;

@@ -102,11 +102,9 @@ class PackedWeight final : public Weight {
     std::vector<std::unique_ptr<WeightPart>> parts_;
 };
 
-// Zeroed memory that a weight lives in, aligned to a cache line or a huge page. Throws std::bad_alloc.
-struct FreeMemory {
-    void operator()(std::uint8_t* memory) const;
-};
-using WeightMemory = std::unique_ptr<std::uint8_t, FreeMemory>;
+// Zeroed memory that a weight lives in, aligned to a cache line; a chunk of it goes back when its last weight does.
+// Throws std::bad_alloc.
+using WeightMemory = std::shared_ptr<std::uint8_t>;
 WeightMemory allocate_weight(std::int64_t size_bytes);
 
 // Packs float32 matrices stacked along the output axis.

@@ -86,8 +86,7 @@ struct QuantShare {
 
 constexpr std::int64_t kQuantRowBlock = 96;    // rows whose records of a depth block stay in the second-level cache
 constexpr std::int64_t kQuantDepthGroups = 64;  // groups: a panel's codes of a depth block stay in the first-level cache
-constexpr std::int64_t kQuantMaxPanels = 4;    // side by side
-// Scales, minimums and sums of codes of one depth block in float32.
-constexpr std::int64_t kQuantScratch = 3 * kQuantMaxPanels * kQuantDepthGroups * kQuantPanel;
+// Scales, minimums and sums of codes of one panel's depth block in float32.
+constexpr std::int64_t kQuantScratch = 3 * kQuantDepthGroups * kQuantPanel;
 
 }  // namespace octavo

@@ -18,9 +18,8 @@ namespace {
 struct QuantTile {
     const std::uint8_t* records;  // first row, first group
     std::int64_t record_stride;
-    const std::uint8_t* codes;  // first panel, first group
-    std::int64_t panel_stride;  // bytes
-    const float* scales;        // [panel][kQuantDepthGroups][kQuantPanel]
+    const std::uint8_t* codes;  // first group
+    const float* scales;        // [group][kQuantPanel]
     const float* minimums;
     const float* code_sums;     // or null: sum them
     std::int64_t num_groups;
@@ -29,6 +28,11 @@ struct QuantTile {
     std::int64_t num_columns;  // valid columns from `out` on; may cut the tile
     const float* bias;         // added at the end, or null
     bool resume;               // start from the sums in `out`
+    // The next panel lies `ahead` bytes behind this one; 0: do not ask for it.
+    std::int64_t ahead;
+    const std::uint8_t* packed_scales;  // as stored: first group
+    const std::uint8_t* packed_minimums;
+    std::int64_t packed_scales_step;  // bytes from one group to the next
 };
 
 OCTAVO_INLINE RecordTail read_tail(const std::uint8_t* record, int group) {
@@ -56,10 +60,9 @@ constexpr int kQuantMaxRows = 4;
 // Fewer rows sum the codes on the way. With AVX2 so do no 4 rows: their sums alone fill the registers.
 constexpr int kRowsWithCodeSums = kQuantMaxRows == 4 ? 4 : 9;
 
-constexpr int kPrefetchBytes = 2048;
-
-// Column vectors side by side for R rows.
-constexpr int quant_vectors_for(int rows) { return rows == 1 ? 4 : rows <= kQuantMaxRows / 2 ? 2 : 1; }
+// Column vectors side by side for R rows. (More than a panel's gains nothing: one row waits for memory, and a wider block leaves
+// more of a thread's share without anybody having asked for it.)
+constexpr int quant_vectors_for(int rows) { return rows <= kQuantMaxRows / 2 ? kVectorsPerPanel : 1; }
 
 // The dot products of one row and one column vector over a group.
 template <int kBits, bool kMinimums>
@@ -147,6 +150,15 @@ OCTAVO_INLINE Ints unpack(Ints packed, int part) {
     return and_bits(part == 0 ? packed : shift_right_4(packed), set_byte(15));
 }
 
+// Weights come from main memory at every step: while one panel is computed, ask for the next, evenly.
+template <int kGroupBytes, bool kMinimums>
+OCTAVO_INLINE void ask_for_next_panel(const QuantTile& tile, std::int64_t g) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kGroupBytes; i += 64) __builtin_prefetch(tile.codes + tile.ahead + g * kGroupBytes + i, 0, 2);
+    __builtin_prefetch(tile.packed_scales + tile.ahead + g * tile.packed_scales_step, 0, 2);
+    if (kMinimums) __builtin_prefetch(tile.packed_minimums + tile.ahead + g * tile.packed_scales_step, 0, 2);
+}
+
 // kSumCodes: sum the weights' codes on the way, else read tile.code_sums.
 template <int kBits, int kGroup, bool kMinimums, int R, int P, bool kSumCodes>
 void multiply(const QuantTile& tile) {
@@ -166,6 +178,7 @@ void multiply(const QuantTile& tile) {
     for (std::int64_t g = 0; g < tile.num_groups; ++g, records += kRecord) {
         Dots<kBits, kMinimums> dots[R][P];
         CodeSums<kBits, kGroup, kMinimums> code_sums[P];
+        if (tile.ahead != 0) ask_for_next_panel<kGroupBytes, kMinimums>(tile, g);
 #pragma GCC unroll 16
         for (int p = 0; kSumCodes && p < P; ++p) code_sums[p].start();
 #pragma GCC unroll 16
@@ -179,11 +192,7 @@ void multiply(const QuantTile& tile) {
             Ints packed[P];
 #pragma GCC unroll 16
             for (int p = 0; p < P; ++p) {
-                const std::uint8_t* from = tile.codes + p / kVectorsPerPanel * tile.panel_stride + g * kGroupBytes + i * 64 +
-                                           p % kVectorsPerPanel * kVectorBytes;
-                // Few rows read the weights straight from memory: ask for them early.
-                if (kSumCodes && p % kVectorsPerPanel == 0) __builtin_prefetch(from + kPrefetchBytes);
-                packed[p] = load_bytes(from);
+                packed[p] = load_bytes(tile.codes + g * kGroupBytes + i * 64 + p * kVectorBytes);
             }
 #pragma GCC unroll 2
             for (int part = 0; part < kParts; ++part) {
@@ -210,7 +219,7 @@ void multiply(const QuantTile& tile) {
         Vec scales[P], minimums[P], sums_of_codes[P];
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) {
-            const std::int64_t offset = (p / kVectorsPerPanel * kQuantDepthGroups + g) * kQuantPanel + p % kVectorsPerPanel * kColumns;
+            const std::int64_t offset = g * kQuantPanel + p * kColumns;
             scales[p] = load(tile.scales + offset);
             minimums[p] = kMinimums ? load(tile.minimums + offset) : scales[p];
             sums_of_codes[p] = kSumCodes ? code_sums[p].finish() : load(tile.code_sums + offset);
@@ -339,56 +348,48 @@ struct Block {
     std::int64_t row, num_rows, group, num_groups;
 };
 
-// Panels [panel, panel + num_panels) (<= kQuantMaxPanels) times one block of rows and groups.
+// Panel `index` times one block of rows and groups.
 template <int kBits, int kGroup, bool kMinimums>
-void multiply_block(const QuantShare& share, const Block& block, std::int64_t panel, std::int64_t num_panels) {
+void multiply_block(const QuantShare& share, const Block& block, std::int64_t index) {
     const QuantPanelLayout& layout = *share.layout;
-    const std::uint8_t* panels = share.panels + panel * layout.size;
-    float* minimums = share.scratch + kQuantMaxPanels * kQuantDepthGroups * kQuantPanel;
-    float* code_sums = minimums + kQuantMaxPanels * kQuantDepthGroups * kQuantPanel;
-    const std::int64_t num_tiles = (block.num_rows + kQuantMaxRows - 1) / kQuantMaxRows;
-    for (std::int64_t p = 0; p < num_panels; ++p) {
-        const std::uint8_t* one = panels + p * layout.size;
-        const std::int64_t offset = p * kQuantDepthGroups * kQuantPanel;
-        expand_scales(share.format.scales, kGroup, one + layout.scales, one + layout.coarse_scales, block.group,
-                      block.num_groups, share.scratch + offset);
-        if (kMinimums) {
-            expand_scales(share.format.scales, kGroup, one + layout.minimums, one + layout.coarse_minimums, block.group,
-                          block.num_groups, minimums + offset);
-        }
-        if (block.num_rows >= kRowsWithCodeSums) {
-            sum_codes<kBits, kGroup, kMinimums>(one + block.group * layout.group_code_bytes, block.num_groups,
-                                                code_sums + offset);
-        }
+    const std::uint8_t* panel = share.panels + index * layout.size;
+    const std::uint8_t* codes = panel + block.group * layout.group_code_bytes;
+    float* scales = share.scratch;
+    float* minimums = scales + kQuantDepthGroups * kQuantPanel;
+    float* code_sums = minimums + kQuantDepthGroups * kQuantPanel;
+    expand_scales(share.format.scales, kGroup, panel + layout.scales, panel + layout.coarse_scales, block.group, block.num_groups,
+                  scales);
+    if (kMinimums) {
+        expand_scales(share.format.scales, kGroup, panel + layout.minimums, panel + layout.coarse_minimums, block.group,
+                      block.num_groups, minimums);
     }
-    const std::int64_t num_vectors = num_panels * kVectorsPerPanel;
-    const bool last = block.group + block.num_groups == share.layout->num_groups;
+    const bool sums_codes_first = block.num_rows >= kRowsWithCodeSums;
+    if (sums_codes_first) sum_codes<kBits, kGroup, kMinimums>(codes, block.num_groups, code_sums);
+    const std::int64_t scale_step = kQuantPanel * scale_bytes(share.format.scales);
+    const std::int64_t ahead = index + 1 < share.num_panels ? layout.size : 0;
+    const bool last = block.group + block.num_groups == layout.num_groups;
+    const std::int64_t num_tiles = (block.num_rows + kQuantMaxRows - 1) / kQuantMaxRows;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
         const std::int64_t first = block.num_rows * tile / num_tiles;  // even shares: 9 rows are 5 + 4, not 8 + 1
         const std::int64_t rows = block.num_rows * (tile + 1) / num_tiles - first;
-        for (std::int64_t v = 0; v < num_vectors;) {
-            const std::int64_t column = panel * kQuantPanel + v * kColumns;
+        for (std::int64_t v = 0; v < kVectorsPerPanel;) {
+            const std::int64_t column = index * kQuantPanel + v * kColumns;
             if (column >= share.num_columns) break;
-            const std::int64_t scale = v / kVectorsPerPanel * kQuantDepthGroups * kQuantPanel + v % kVectorsPerPanel * kColumns;
             v += multiply_rows_of<kBits, kGroup, kMinimums>(
                 {share.records + (block.row + first) * share.record_stride + block.group * record_bytes(kGroup),
-                 share.record_stride,
-                 panels + v / kVectorsPerPanel * layout.size + block.group * layout.group_code_bytes +
-                     v % kVectorsPerPanel * kVectorBytes,
-                 layout.size, share.scratch + scale, minimums + scale, block.num_rows >= kRowsWithCodeSums ? code_sums + scale : nullptr,
-                 block.num_groups,
+                 share.record_stride, codes + v * kVectorBytes, scales + v * kColumns, minimums + v * kColumns,
+                 sums_codes_first ? code_sums + v * kColumns : nullptr, block.num_groups,
                  share.out + (block.row + first) * share.out_stride + column, share.out_stride, share.num_columns - column,
-                 last && share.bias != nullptr ? share.bias + column : nullptr, block.group > 0},
-                rows, num_vectors - v);
+                 last && share.bias != nullptr ? share.bias + column : nullptr, block.group > 0,
+                 tile == 0 && v == 0 ? ahead : 0, panel + layout.scales + block.group * scale_step,
+                 panel + layout.minimums + block.group * scale_step, scale_step},
+                rows, kVectorsPerPanel - v);
         }
     }
 }
 
 template <int kBits, int kGroup, bool kMinimums>
 void multiply_share(const QuantShare& share) {
-    const std::int64_t rows = share.num_rows < kQuantMaxRows ? share.num_rows : kQuantMaxRows;
-    const std::int64_t vectors = quant_vectors_for(static_cast<int>(rows));
-    const std::int64_t step = vectors > kVectorsPerPanel ? vectors / kVectorsPerPanel : 1;
     const std::int64_t num_depths = (share.layout->num_groups + kQuantDepthGroups - 1) / kQuantDepthGroups;
     for (std::int64_t row = 0; row < share.num_rows; row += kQuantRowBlock) {
         const std::int64_t rows_left = share.num_rows - row;
@@ -396,9 +397,8 @@ void multiply_share(const QuantShare& share) {
             const std::int64_t group = share.layout->num_groups * depth / num_depths;
             const Block block{row, rows_left < kQuantRowBlock ? rows_left : kQuantRowBlock, group,
                               share.layout->num_groups * (depth + 1) / num_depths - group};
-            for (std::int64_t panel = 0; panel < share.num_panels; panel += step) {
-                const std::int64_t panels_left = share.num_panels - panel;
-                multiply_block<kBits, kGroup, kMinimums>(share, block, panel, panels_left < step ? panels_left : step);
+            for (std::int64_t panel = 0; panel < share.num_panels; ++panel) {
+                multiply_block<kBits, kGroup, kMinimums>(share, block, panel);
             }
         }
     }
