@@ -6,7 +6,10 @@ Reads OCTAVO_OPS, OCTAVO_ISA and OCTAVO_NUM_THREADS.
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
 
 from octavo import envs
 from octavo.errors import ConfigError
@@ -72,10 +75,33 @@ def _native_is_installed() -> bool:
 
 
 def _native_ops() -> Ops:
+    _configure_native()
     from octavo.ops.native import NativeOps
 
-    _configure_native()
     return NativeOps()
+
+
+def _check_interface() -> None:
+    """Raise ConfigError for an extension from before a change of the code that calls it, as after a git pull."""
+    from octavo import _native
+
+    stub = Path(__file__).parent.parent / "_native.pyi"
+    if not stub.exists():
+        return
+    missing, owner = [], ""
+    for indent, kind, name in re.findall(r"^( *)(def|class) (\w+)", stub.read_text(encoding="utf-8"), re.MULTILINE):
+        if not indent:
+            owner = name if kind == "class" else ""
+        path = f"{owner}.{name}" if indent else name
+        try:
+            attrgetter(path)(_native)
+        except AttributeError:
+            missing.append(path)
+    if missing:
+        raise ConfigError(
+            f"the native extension {_native.__file__} is older than the code that calls it (it lacks "
+            f"{', '.join(missing)}): rebuild it with scripts/build in a source tree, or reinstall octavo"
+        )
 
 
 def _reference_ops() -> Ops:
@@ -88,6 +114,7 @@ def _configure_native() -> None:
     """Apply OCTAVO_ISA and OCTAVO_NUM_THREADS (default: one thread per usable core)."""
     from octavo import _native
 
+    _check_interface()
     available = _native.available_isas()
     isa = envs.isa() or available[-1]
     if isa not in available:

@@ -26,6 +26,7 @@ class ScriptedEngine:
 
     defaults: dict[str, Any] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
+    max_words: int | None = None  # of a prompt
     failing: tuple[str, ...] = ()
     added: list[tuple[str, Any, SamplingParams]] = field(default_factory=list)
     running: dict[str, list[str]] = field(default_factory=dict)
@@ -36,6 +37,10 @@ class ScriptedEngine:
         text = prompt.get("prompt") or " ".join(map(str, prompt["prompt_token_ids"]))
         if text in self.refused:
             raise InvalidRequestError("the prompt has 9000 tokens, the limit is 8192", "prompt")
+        if self.max_words is not None and len(text.split()) > self.max_words:
+            raise InvalidRequestError(
+                f"the prompt has {len(text)} tokens, but max_model_len=512 includes one", "prompt"
+            )
         self.added.append((request_id, prompt, params))
         self.running[request_id] = text.split()
 

@@ -76,6 +76,26 @@ def test_a_refused_message_at_a_terminal_leaves_the_conversation_as_it_was(chat,
     assert prompts(engine) == ["user:a", "user:a assistant:user:a  user:b"]
 
 
+def test_a_conversation_that_is_too_long_forgets_its_oldest_turns_and_says_so(chat, engine):
+    engine.max_words = 5
+    result = chat("a", "b", "c", options=("--system-prompt", "brief"))
+    assert result.status == 0
+    assert prompts(engine) == [
+        "system:brief user:a",
+        "system:brief user:a assistant:user:a system:brief  user:b",
+        "system:brief user:c",  # after the first turn the second, whose answer is long, had to go too
+    ]
+    assert result.err.count("are forgotten]") == 1 and "its oldest 4 messages" in result.err
+
+
+def test_a_message_that_is_too_long_alone_leaves_the_conversation_as_it_was(chat, engine, monkeypatch):
+    engine.max_words = 4
+    monkeypatch.setattr("octavo.entrypoints.cli.chat._is_interactive", lambda: True)
+    result = chat("a", "far too long for such a model", "b")
+    assert "max_model_len" in result.err and "forgotten" not in result.err
+    assert prompts(engine) == ["user:a", "user:a assistant:user:a  user:b"]
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_program(chat, engine):
     def press_ctrl_c_once() -> None:
         engine.on_step = None

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from octavo.errors import ConfigError
+
 
 @pytest.fixture
 def stdin(monkeypatch):
@@ -70,6 +72,30 @@ def test_jsonl_from_standard_input(octavo, engine, stdin):
     result = octavo("generate", "--file", "-")
     first, second = records(result.out)
     assert first["id"] == 7 and "prompt" not in second and second["outputs"][0]["text"] == "6 5 "
+
+
+def test_earlier_results_stay_until_there_are_new_ones(octavo, engine, tmp_path, monkeypatch):
+    out, new = tmp_path / "out.jsonl", tmp_path / "new.jsonl"
+    out.write_text("results of many hours\n")
+    engine.refused = ("far too long",)
+    for file in (out, new):
+        assert octavo("generate", "far too long", "--jsonl", str(file)).status == 2
+
+    def fails(args):
+        raise ConfigError("no such model")
+
+    monkeypatch.setattr("octavo.entrypoints.cli.session.Session.from_arguments", fails)
+    assert octavo("generate", "a", "--jsonl", str(out)).status != 0
+    assert out.read_text() == "results of many hours\n"
+    assert not new.exists()
+
+
+def test_new_results_replace_earlier_ones(octavo, engine, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("results of many hours\n" * 100)
+    assert octavo("generate", "a", "--jsonl", str(out)).status == 0
+    assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == ["a"]
+    assert octavo("generate", "a", "--jsonl", "/dev/null").status == 0
 
 
 def test_jsonl_to_a_file(octavo, engine, tmp_path):

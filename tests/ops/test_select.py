@@ -72,6 +72,28 @@ def test_the_number_of_threads_can_be_set(monkeypatch: pytest.MonkeyPatch) -> No
             select.select_ops()
 
 
+@needs_native
+def test_an_extension_that_is_older_than_its_callers_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Old:
+        """The extension as it was before two functions came."""
+
+        __file__ = "/somewhere/_native.so"
+        WeightBuilder = object
+
+        def __getattr__(self, name: str) -> object:
+            if name == "paged_attention":
+                raise AttributeError(name)
+            return getattr(_native, name)
+
+    import octavo
+
+    monkeypatch.setattr(octavo, "_native", Old())
+    with pytest.raises(ConfigError, match=r"older .* lacks .*WeightBuilder\.pack, .*paged_attention.*scripts/build"):
+        select.select_ops()
+
+
 def test_the_reference_can_be_forced_without_a_warning(
     monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -86,25 +87,61 @@ class Conversation:
         self.messages = [{"role": "system", "content": system_prompt}] if system_prompt else kept
 
     def answer(self, text: str) -> None:
-        """Print the answer to one message as it is generated. A refused message leaves the conversation as it was."""
+        """Print the answer to one message as it is generated. A refused message leaves the conversation as it was.
+
+        When the conversation has become too long for the model, its oldest turns are forgotten.
+        """
+        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        num_forgotten = 0
+        while True:
+            try:
+                answer = self._print_answer(messages, num_forgotten)
+            except InvalidRequestError as error:
+                shorter = _without_oldest_turn(messages)
+                if shorter is None or not _says_that_context_is_full(error):
+                    raise
+                num_forgotten += len(messages) - len(shorter)
+                messages = shorter
+            else:
+                self.messages = [*messages, {"role": "assistant", "content": answer}]
+                return
+
+    def _print_answer(self, messages: list[Message], num_forgotten: int) -> str:
+        """Print an answer and how fast it came; return it. Raises InvalidRequestError before anything is printed."""
         from octavo.utils.interrupts import deferred_interrupt
 
-        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         pieces: list[str] = []
         with contextlib.suppress(KeyboardInterrupt), deferred_interrupt() as interrupt:
             started = time.monotonic()
             num_tokens = 0
             for piece in self._answering(messages, interrupt):
+                if not pieces and num_forgotten:
+                    _tell_of_forgotten(num_forgotten)
                 pieces.append(piece.text)
                 num_tokens += piece.num_tokens
                 show(piece)
             print(flush=True)
             self._report(num_tokens, time.monotonic() - started, interrupt.requested)
-        self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
+        return "".join(pieces)
 
     def _report(self, num_tokens: int, seconds: float, was_stopped: bool) -> None:
         if not self._quiet:
             report_speed(num_tokens, seconds, was_stopped)
+
+
+def _without_oldest_turn(messages: list[Message]) -> list[Message] | None:
+    """Return the messages without the first question and what follows it; None if it is the only one."""
+    questions = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    return [*messages[: questions[0]], *messages[questions[1] :]] if len(questions) > 1 else None
+
+
+def _says_that_context_is_full(error: InvalidRequestError) -> bool:
+    """Read the message, ours or another server's: it is all that a server tells."""
+    return re.search(r"max_model_len|context.length|context.window", str(error), re.IGNORECASE) is not None
+
+
+def _tell_of_forgotten(count: int) -> None:
+    print(f"[the conversation is too long for the model: its oldest {count} messages are forgotten]", file=sys.stderr)
 
 
 def _converse(conversation: Conversation) -> int:

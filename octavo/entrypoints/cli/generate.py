@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -102,8 +104,22 @@ def _open_output(args: argparse.Namespace) -> Iterator[TextIO]:
     if args.jsonl in (None, "-"):
         yield sys.stdout
         return
-    with Path(args.jsonl).open("w", encoding="utf-8") as file:
-        yield file
+    path = Path(args.jsonl)
+    is_new = not path.exists()
+    try:
+        # not "w": an earlier run's results stay until there are new ones, see `_start_afresh`
+        with path.open("a", encoding="utf-8") as file:
+            yield file
+    except BaseException:
+        if is_new and path.is_file() and path.stat().st_size == 0:
+            path.unlink()
+        raise
+
+
+def _start_afresh(file: TextIO) -> None:
+    """Empty the file of results, now that the model is loaded and every prompt accepted."""
+    if file is not sys.stdout and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.truncate(0)
 
 
 def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file: TextIO, quiet: bool) -> int:
@@ -132,6 +148,7 @@ def _run_many(
 ) -> int:
     started = time.monotonic()
     index_of = _start_all(session, items, common)
+    _start_afresh(file)
     finished: dict[int, RequestOutput] = {}
     num_written = num_tokens = status = 0
     for output in session.outputs():
