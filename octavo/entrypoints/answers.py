@@ -6,10 +6,11 @@ Every API reads its answers here, whole ones and streams alike, so that they can
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.engine.reasoning import reasoning_format, reasoning_markers
+from octavo.entrypoints.strict_calls import free_calls_grammar
 from octavo.entrypoints.tool_requests import NO_TOOLS, ToolWish
 from octavo.errors import InvalidRequestError
 from octavo.parsing.forced import forced_calls_format, forced_calls_schema
@@ -37,11 +38,16 @@ from octavo.types.structured_params import StructuredOutputsParams
 
 @dataclass(frozen=True)
 class AnswerFormats:
-    """What a model writes, as far as it is known. allows_auto: requests may leave it to the model whether to call"""
+    """What a model writes, as far as it is known.
+
+    allows_auto: requests may leave it to the model whether to call; heeds_strict: arguments of strict functions follow
+    their schema then
+    """
 
     tool: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
     allows_auto: bool = True
+    heeds_strict: bool = True
 
 
 def choose_formats(
@@ -50,6 +56,7 @@ def choose_formats(
     tool_template: str | None = None,
     template: str | None = None,
     allows_auto: bool = True,
+    heeds_strict: bool = True,
 ) -> AnswerFormats:
     """Return the formats of these names; raises ConfigError or UnsupportedError.
 
@@ -60,6 +67,7 @@ def choose_formats(
         None if tool_parser == "none" else resolve_tool_parser(tool_parser or AUTO, tool_template),
         reasoning_format(reasoning_parser, template),
         allows_auto,
+        heeds_strict,
     )
 
 
@@ -103,6 +111,11 @@ class AnswerPlan:
             params.show_special_tokens(token for token in special if any(token in marker for marker in markers_shown))
         if self.wish.is_forced:
             params.structured_outputs = _forced(self.wish, params.structured_outputs)
+        elif self.tool_format is not None:
+            special = tokenizer.all_special_tokens if tokenizer is not None else ()
+            params.structured_outputs = free_calls_grammar(
+                self.tool_format, self.wish, params.structured_outputs, special
+            )
         waits = params.thinking_token_budget is not None or params.structured_outputs is not None
         if self.reasoning_format is not None and tokenizer is not None and waits:
             markers = reasoning_markers(self.reasoning_format, tokenizer, prompt_text, self.template_arguments)
@@ -134,6 +147,7 @@ def plan_answers(
                 "tools",
             )
         tool_format = formats.tool
+        wish = wish if formats.heeds_strict else replace(wish, strict=frozenset())
     return AnswerPlan(tool_format, formats.reasoning, wish, template_arguments or {}, shows_reasoning)
 
 

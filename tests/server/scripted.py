@@ -41,7 +41,7 @@ CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type"
 
 
 class Scripted(AdapterLogitsProcessor):
-    """Forces extra_args["script"], a list of ids, and then the end."""
+    """Forces extra_args["script"], a list of ids, and then the end, as far as a grammar lets it."""
 
     def new_req_logits_processor(self, params: SamplingParams) -> RequestCallable | None:
         script: Sequence[int] | None = (params.extra_args or {}).get("script")
@@ -50,8 +50,10 @@ class Scripted(AdapterLogitsProcessor):
 
         def force(output_ids: Sequence[int], logits: Any) -> Any:
             place = len(output_ids)
-            logits.fill(-np.inf)
-            logits[script[place] if place < len(script) else END] = 0
+            token_id = script[place] if place < len(script) else END
+            if np.isfinite(logits[token_id]):
+                logits.fill(-np.inf)
+                logits[token_id] = 0
             return logits
 
         return force

@@ -245,3 +245,60 @@ def test_the_openai_client_accumulates_a_stream_into_the_whole(scripted: Server)
     assert [c.function.name for c in streamed] == [c.function.name for c in calls] == ["weather", "clock"]
     assert [c.function.arguments for c in streamed] == [c.function.arguments for c in calls]
     assert final.choices[0].finish_reason == whole.choices[0].finish_reason == "tool_calls"
+
+
+# -- strict functions, and answers with a format of their own ----------------------------------------------------------
+
+# this model's "<think>" begins with the same token as its calls, so it may not reason here
+DIRECT: dict[str, Any] = {"reasoning_effort": "none"}
+GREEDILY: dict[str, Any] = {**DIRECT, "temperature": 0, "max_tokens": 80}
+
+BIT = {
+    "type": "function",
+    "function": {
+        "name": "bit",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {"x": {"enum": [0, 1]}}, "required": ["x"]},
+    },
+}
+BIT["function"]["parameters"]["additionalProperties"] = False  # type: ignore[index]
+
+
+def lax(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": False}}
+
+
+def test_arguments_of_strict_functions_follow_their_schema(scripted: Server):
+    """The model begins a call with a wrong argument: the grammar has it another way."""
+    begin = '<tool_call>\n{"name": "bit", "arguments": {"x": '
+    for wrong in ("7", '"a"', "null", "true"):
+        choice = choice_of(scripted, f"{begin}{wrong}}}}}\n</tool_call>", tools=[BIT], **GREEDILY)
+        ((_, arguments),) = calls_of(choice)
+        assert json.loads(arguments) in ({"x": 0}, {"x": 1})
+        (free,) = calls_of(choice_of(scripted, f"{begin}{wrong}}}}}\n</tool_call>", tools=[lax(BIT)], **GREEDILY))
+        assert json.loads(free[1]) == {"x": json.loads(wrong)}
+    right = call_text("bit", '{"x":1}')
+    assert calls_of(choice_of(scripted, right, tools=[BIT], **DIRECT)) == [("bit", '{"x":1}')]
+    assert choice_of(scripted, "No call.", tools=[BIT], **DIRECT)["message"]["content"] == "No call."
+
+
+def test_strict_functions_of_a_format_that_no_grammar_describes_are_refused(scripted_engine: Engine):
+    fields: dict[str, Any] = dict(chat_template=TEMPLATE, tool_call_parser="qwen3_coder")
+    server = scripted_engine.serve(**fields)
+    reply = say(server, "x", tools=[BIT])
+    assert (reply.status, reply.error["param"]) == (400, "tools") and "strict" in reply.error["message"]
+    assert say(server, "x", tools=[CLOCK]).status == 200
+    lenient = scripted_engine.serve(**fields, tool_strict_level="none")
+    assert say(lenient, "x", tools=[BIT]).status == 200
+
+
+def test_an_answer_is_of_its_format_or_made_of_calls(scripted: Server, scripted_engine: Engine):
+    wish = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["yes", "no"]}}}}
+    assert choice_of(scripted, '"yes"', tools=[BIT], **DIRECT, **wish)["message"]["content"] == '"yes"'
+    right = call_text("bit", '{"x":1}')
+    assert calls_of(choice_of(scripted, right, tools=[BIT], **DIRECT, **wish)) == [("bit", '{"x":1}')]
+    other = say(scripted, "Well.", tools=[BIT], **GREEDILY, **wish).json["choices"][0]
+    assert other["message"]["content"] != "Well." and other["finish_reason"] != "stop"
+    coder = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="qwen3_coder")
+    reply = say(coder, "x", tools=[CLOCK], **wish)
+    assert (reply.status, reply.error["param"]) == (400, "response_format")

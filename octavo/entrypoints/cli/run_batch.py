@@ -27,7 +27,7 @@ _SERVER_OPTIONS = {
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "response_role"),
     *("trust_request_chat_template", "return_tokens_as_token_ids", "enable_prompt_tokens_details", "max_stop_strings"),
     *("max_prompts_per_request", "max_sequences_per_request", "tool_call_parser", "tool_parser_plugin"),
-    *("enable_auto_tool_choice", "exclude_tools_when_tool_choice_none"),
+    *("enable_auto_tool_choice", "tool_strict_level", "exclude_tools_when_tool_choice_none"),
 }
 _OTHERS = {option.name for option in dataclasses.fields(ServerArgs)} - _SERVER_OPTIONS
 _LEAST_IN_FLIGHT = 64

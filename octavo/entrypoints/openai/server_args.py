@@ -61,6 +61,9 @@ class ServerArgs:
     tool_call_parser: str = _option("auto", "format of tool calls; auto: as the chat template shows; none: no parsing")
     tool_parser_plugin: str | None = _option(None, "Python file that registers further formats of tool calls")
     enable_auto_tool_choice: bool = _option(True, 'let the model decide whether to call (tool_choice "auto")')
+    tool_strict_level: str = _option(
+        "auto", "none: strict functions that the model may call or not are like others", ("auto", "none")
+    )
     exclude_tools_when_tool_choice_none: bool = _option(False, "hide tools from the template with tool_choice none")
     return_tokens_as_token_ids: bool = _option(False, 'logprobs name tokens "token_id:N"')
     enable_prompt_tokens_details: bool = _option(True, "usage tells how many prompt tokens came from the prefix cache")
@@ -118,7 +121,6 @@ _AT_LEAST_ZERO = (
 UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "lora_modules": ((None,), "LoRA adapters are not built"),
     "tool_server": ((None,), "this server runs no tools itself"),
-    "tool_strict_level": (("auto",), "strict functions are always enforced"),
     "trust_request_mm_kwargs": ((False,), "multimodal input is not built"),
     "enable_ssl_refresh": ((False,), "restart the server to read new certificates"),
     "headless": ((False,), "engines on other machines are not built"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _NUM_PREPARING_THREADS = 2  # templates and tokenizers; enough to keep one long prompt from delaying the others
+_NUM_GRAMMAR_THREADS = 8  # those with known grammars pass those that wait for new ones
 _BULKY_BYTES = 256 * 1024  # tokenised in less than half a second
 
 
@@ -68,6 +69,7 @@ class ServerState:
         self.fingerprint = _fingerprint(engine)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
         self._bulk_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk")
+        self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "octavo-prepare-grammar")
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -95,6 +97,7 @@ class ServerState:
             self.chat_template or templates.get("tool_use") or default,
             default,
             self.args.enable_auto_tool_choice,
+            self.args.tool_strict_level != "none",
         )
 
     def token_names(self, as_token_ids: bool | None) -> TokenNames:
@@ -116,18 +119,20 @@ class ServerState:
             )
         return asked_for
 
-    async def prepare(self, work: Callable[[], Result], is_bulky: bool = False) -> Result:
+    async def prepare(self, work: Callable[[], Result], is_bulky: bool = False, may_compile: bool = False) -> Result:
         """Run work that takes time (templates, tokenisation) off the event loop; return what it returns.
 
-        Bulky requests have a thread of their own, so that they delay each other and nobody else.
+        Bulky requests have a thread of their own, so that they delay each other and nobody else. So have those that may
+        wait until a grammar is compiled (by another process).
         """
-        threads = self._bulk_threads if is_bulky else self._threads
+        threads = self._bulk_threads if is_bulky else self._grammar_threads if may_compile else self._threads
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:
         """Let the threads go; the engine is the caller's."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._bulk_threads.shutdown(wait=False, cancel_futures=True)
+        self._grammar_threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)
