@@ -32,6 +32,10 @@ _UNBUILT_REASONING = frozenset(
 )
 
 
+_loaded_plugins: set[Path] = set()
+_registered: list[str] = []  # names, in the order in which plug-ins gave them
+
+
 def tool_parser_names() -> tuple[str, ...]:
     """Return the names that `--tool-call-parser` takes, besides "auto"."""
     return tuple(sorted(TOOL_FORMATS))
@@ -45,11 +49,13 @@ def reasoning_parser_names() -> tuple[str, ...]:
 def register_tool_format(tool_format: ToolFormat) -> None:
     """Add a format under its name, or replace the one of that name; for plug-ins."""
     TOOL_FORMATS[tool_format.name] = tool_format
+    _registered.append(tool_format.name)
 
 
 def register_reasoning_format(reasoning: ReasoningFormat) -> None:
     """Add a format under its name, or replace the one of that name; for plug-ins."""
     REASONING_FORMATS[reasoning.name] = reasoning
+    _registered.append(reasoning.name)
 
 
 def resolve_tool_parser(name: str | None, chat_template: str | None = None) -> ToolFormat | None:
@@ -90,15 +96,17 @@ def _unknown(option: str, name: str, unbuilt: frozenset[str], names: tuple[str, 
 
 
 def load_plugin(path: str | Path) -> None:
-    """Run a Python file that the operator names; it registers formats (`register_tool_format` and so on).
+    """Run a Python file that the operator names, once; it registers formats (`register_tool_format` and so on).
 
     It runs with the server's rights, so its name never comes from a request. Raises ConfigError when the file is
     missing, does not run, or registers nothing.
     """
-    file = Path(path).expanduser()
+    file = Path(path).expanduser().resolve()
+    if file in _loaded_plugins:
+        return
     if not file.is_file():
         raise ConfigError(f"parser plug-in {file}: no such file")
-    before = {**TOOL_FORMATS}, {**REASONING_FORMATS}
+    num_before = len(_registered)
     module_name = f"octavo_parser_plugin_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
@@ -110,8 +118,9 @@ def load_plugin(path: str | Path) -> None:
     except Exception as error:
         del sys.modules[module_name]
         raise ConfigError(f"parser plug-in {file}: {type(error).__name__}: {error}") from error
-    if before == (TOOL_FORMATS, REASONING_FORMATS):
+    if len(_registered) == num_before:
         raise ConfigError(
             f"parser plug-in {file} registers nothing: it should call octavo.parsing.registry.register_tool_format or "
             "register_reasoning_format"
         )
+    _loaded_plugins.add(file)

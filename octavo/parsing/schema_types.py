@@ -123,10 +123,22 @@ def _as_container(text: str, name: str) -> str | None:
     if not text.startswith("{" if name == "object" else "["):
         return None
     try:
-        json.loads(text, parse_int=str, parse_float=str)
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
         return text
     except (ValueError, RecursionError):
-        return _python_literal(text, dict if name == "object" else list)
+        return _loose_json(text) or _python_literal(text, dict if name == "object" else list)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _loose_json(text: str) -> str | None:
+    """Return JSON that has line ends and tabs in its strings as JSON that escapes them."""
+    try:
+        return json.dumps(json.loads(text, strict=False), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _python_literal(text: str, expected: type) -> str | None:

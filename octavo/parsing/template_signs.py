@@ -51,10 +51,9 @@ _REASONING_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<think>", "<|tool_calls_section_begin|>"), "kimi_k2"),
     (("<think>", "<arg_key>"), "glm45"),
     (("<think>", "<｜tool▁calls▁begin｜>"), "deepseek_v3"),
-    # The prompt tells whether it opens the reasoning; otherwise these models write <think> themselves.
+    # The prompt tells whether it opens the reasoning; otherwise these models write <think> themselves. A template with
+    # only </think> takes old reasoning out of conversations, whether its model reasons (DeepSeek R1) or not (V3).
     (("<think>",), "qwen3"),
-    # A template that only takes old reasoning out: the first DeepSeek R1 and its kin, which write no <think>.
-    (("</think>",), "deepseek_r1"),
 )
 
 

@@ -10,6 +10,8 @@ from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_strin
 from octavo.parsing.reader import MalformedCallError, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, ONLY_STRING, json_of_text, parameter_types
 
+_TEXT_OR_NULL = frozenset({"string", "null"})
+_MAX_NULL = 64  # characters in which a null with white space around it is recognised
 _NO_NAME = re.compile(r"[<>\n]")
 
 
@@ -89,7 +91,10 @@ class XmlCalls:
         writer.arguments(f"{before}{' ' if before == ',' else ''}{json_string(key)}: ")
         if self.is_padded:
             yield from reader.accept(("\n",))
-        yield from (self._read_text(context) if types == ONLY_STRING else self._read_typed(context, types))
+        if types == ONLY_STRING:
+            yield from self._read_text(context)
+        else:
+            yield from self._read_typed(context, types)
 
     def _value_stops(self) -> Stops:
         return Stops((f"\n{self.after_value}", self.after_value) if self.is_padded else (self.after_value,))
@@ -109,12 +114,26 @@ class XmlCalls:
         writer.arguments('"')
 
     def _read_typed(self, context: CallContext, types: frozenset[str]) -> Steps[None]:
-        """Pass a value on once it is whole; if it never is, as it was written."""
+        """Pass a value on once it is whole; if it never is, as it was written. Text that turns out not null streams."""
         reader, writer = context.reader, context.writer
         parts: list[str] = []
-        end = yield from reader.until(self._value_stops(), parts.append)
+        num_held = 0
+        is_text = False
+
+        def emit(text: str) -> None:
+            nonlocal num_held, is_text
+            if is_text:
+                writer.arguments(json_string_part(text))
+                return
+            parts.append(text)
+            num_held += len(text)
+            if types == _TEXT_OR_NULL and (num_held > _MAX_NULL or len("".join(parts).strip()) > len("null")):
+                is_text = True
+                writer.arguments(f'"{json_string_part("".join(parts))}')
+
+        end = yield from reader.until(self._value_stops(), emit)
         if end is None:
-            writer.arguments("".join(parts))
+            writer.arguments("" if is_text else "".join(parts))
             raise MalformedCallError
         reader.take(reader.at + len(end))
-        writer.arguments(json_of_text("".join(parts), types))
+        writer.arguments('"' if is_text else json_of_text("".join(parts), types))

@@ -27,6 +27,7 @@ NO_CALLS = [
     ("llama3_json", '{"name": "nobody", "parameters": {}}'),
     ("llama3_json", '{"name": "f"}'),
     ("llama3_json", '{"name": "f", "age": 3}'),
+    ("llama3_json", '{"name": "f", "age": 3, "parameters": {}}'),
     ("llama3_json", 'It is {"a": [1, {"b": 2}]}; {}'),
     ("llama3_json", "{{{{"),
     ("json", '[1, 2, {"name": "f", "size": 3}]'),
@@ -86,6 +87,20 @@ def test_a_call_that_breaks_is_incomplete_and_what_follows_is_content(
     assert [call[1:] for call in result.calls] == [(arguments, False)]
     assert result.content == content
     assert streamed(maker(name), text) == result
+
+
+def test_what_looks_like_a_call_behind_a_closed_one_is_content() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n{"name": "g", "arguments": {}}'
+    expected = Result(None, '\n{"name": "g", "arguments": {}}', (("f", "{}", True),))
+    assert whole(maker("hermes"), text) == expected
+    assert streamed(maker("hermes"), text) == expected
+
+
+def test_a_closing_marker_that_is_cut_off_is_not_content() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}\n</tool_call>'
+    for length in range(text.index("</tool_call>"), len(text)):
+        assert whole(maker("hermes"), text[:length]) == Result(None, None, (("f", "{}", True),))
+        assert streamed(maker("hermes"), text[:length]) == Result(None, None, (("f", "{}", True),))
 
 
 def test_a_call_after_a_broken_one_is_read() -> None:

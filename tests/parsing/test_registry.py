@@ -32,7 +32,7 @@ TEMPLATES = [
     ("[AVAILABLE_TOOLS] ... [TOOL_CALLS] ... [/INST]", "mistral", None),
     ("[TOOL_CALLS] ... [THINK] ... [/THINK]", "mistral", "mistral"),
     ("<|tool_call|> ... <|start_of_role|> Here is my thought process: ", "granite", "granite"),
-    ("<｜tool▁calls▁begin｜>function<｜tool▁sep｜> ```json </think> ", "deepseek_v3", "deepseek_r1"),
+    ("<｜tool▁calls▁begin｜>function<｜tool▁sep｜> ```json </think> ", "deepseek_v3", None),
     ("<｜tool▁calls▁begin｜>name<｜tool▁sep｜> <think> </think>", "deepseek_v31", "deepseek_v3"),
     ("<|tool_calls_section_begin|> <think>", "kimi_k2", "kimi_k2"),
     ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key> <think></think>", "glm45", "glm45"),
@@ -115,6 +115,7 @@ def test_a_plug_in_adds_formats(tmp_path: Path) -> None:
     load_plugin(path)
     result = streamed(maker("ours", "ours"), '@think Hm @so @call {"tool": "f", "arguments": {"a": 1}} @end')
     assert result == Result(" Hm ", None, (("f", '{"a": 1}', True),))
+    load_plugin(path)  # both options may name one file
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ TYPED = [
     ({"type": "object"}, "{'a': None, 'b': (1,)}", {"a": None, "b": [1]}),
     ({"type": "object"}, "{broken", "{broken"),
     ({"type": "object"}, "[1]", "[1]"),
+    ({"type": "object"}, '{"a": "x\n\ty"}', {"a": "x\n\ty"}),
+    ({"type": "array"}, "[NaN]", "[NaN]"),
     ({"type": "array"}, "[1, [true]]", [1, [True]]),
     ({"type": "array"}, "[" * 100_000, "[" * 100_000),
     ({"type": ["string", "null"]}, "null", None),
@@ -60,6 +62,31 @@ def test_a_parameters_text_gets_the_type_that_the_schema_gives_it(schema: Any, t
     found = json.dumps(text) if types == ONLY_STRING else json_of_text(text, types)
     assert json.loads(found) == value
     assert type(json.loads(found)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("null", None),
+        (" None\n", None),
+        ("", ""),
+        ("nul", "nul"),
+        ("nullable text", "nullable text"),
+        ('a\n "long" text', 'a\n "long" text'),
+        (" " * 200 + "x", " " * 200 + "x"),
+    ],
+)
+def test_text_that_may_be_null_is_streamed_once_it_cannot_be(value: str, expected: str | None) -> None:
+    text = f"<tool_call>\n<function=book>\n<parameter=note>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    result = whole(maker("qwen3_coder"), text)
+    assert json.loads(result.calls[0][1]) == {"note": expected}
+    assert streamed(maker("qwen3_coder"), text) == result
+    parser = maker("qwen3_coder")()
+    parser.feed("<tool_call>\n<function=book>\n<parameter=note>\n")
+    assert not parser.feed("nul")
+    assert parser.feed("lable")
+    cut_off = text[: text.index("</parameter>") - 1]
+    assert streamed(maker("qwen3_coder"), cut_off) == whole(maker("qwen3_coder"), cut_off)
 
 
 def test_undeclared_parameters_have_the_formats_usual_types() -> None:
@@ -97,6 +124,7 @@ def test_python_literals_of_every_kind_become_their_json(arguments: dict[str, An
         (r"'\x41\u00e9\U0001f642\101\0'", "Aé🙂A\0"),
         (r"'\ud83d\ude42'", "🙂"),
         (r"'\d \w'", r"\d \w"),
+        (r"'\x4 \u12g'", r"\x4 \u12g"),
         ("'a\\\nb'", "ab"),
         ("(1, 2)", [1, 2]),
         ("()", []),
