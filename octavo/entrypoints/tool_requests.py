@@ -38,8 +38,8 @@ class ToolWish:
         return self.mode in ("required", "function")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(tool["function"]["name"] for tool in self.tools)
+    def needs_grammar(self) -> bool:
+        return self.is_forced or (self.mode == "auto" and bool(self.strict))
 
 
 NO_TOOLS = ToolWish()
