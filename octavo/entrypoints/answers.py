@@ -127,11 +127,15 @@ def plan_answers(
     wish: ToolWish,
     template_arguments: Mapping[str, Any] | None = None,
     shows_reasoning: bool = True,
+    num_earlier_calls: int = 0,
 ) -> AnswerPlan:
-    """Return how a request's answers are read; raises InvalidRequestError for calls that could not be recognised."""
+    """Return how a request's answers are read; raises InvalidRequestError for calls that could not be recognised.
+
+    num_earlier_calls: of the conversation, for ids that count them
+    """
     tool_format = None
     if wish.is_forced:
-        tool_format = forced_calls_format(wish.function)
+        tool_format = _with_ids_of(formats.tool, forced_calls_format(wish.function), num_earlier_calls)
     elif wish.mode == "auto":
         if not formats.allows_auto:
             raise InvalidRequestError(
@@ -146,9 +150,17 @@ def plan_answers(
                 "function's name)",
                 "tools",
             )
-        tool_format = formats.tool
+        tool_format = _with_ids_of(formats.tool, formats.tool, num_earlier_calls)
         wish = wish if formats.heeds_strict else replace(wish, strict=frozenset())
     return AnswerPlan(tool_format, formats.reasoning, wish, template_arguments or {}, shows_reasoning)
+
+
+def _with_ids_of(model: ToolFormat | None, tool_format: ToolFormat, num_earlier_calls: int) -> ToolFormat:
+    """Return a format whose ids are the model's, counted over the conversation: its template may insist on them."""
+    if model is None:
+        return tool_format
+    make_id = model.make_id
+    return replace(tool_format, make_id=lambda index, name: make_id(num_earlier_calls + index, name))
 
 
 def _forced(wish: ToolWish, other: StructuredOutputsParams | None) -> StructuredOutputsParams:

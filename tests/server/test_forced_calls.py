@@ -14,6 +14,7 @@ from tests.server.scripted import CLOCK, TEMPLATE, WEATHER, added_up
 
 TOOLS = [WEATHER, CLOCK]
 NAMED = {"type": "function", "function": {"name": "weather"}}
+HISTORY_CALL = {"id": "x", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 QUESTION = [{"role": "user", "content": "What is the weather in Paris, in Celsius?"}]
 # a random model may well begin to reason, and never end
 FIELDS: dict[str, Any] = {"messages": QUESTION, "temperature": 0, "max_tokens": 120, "reasoning_effort": "none"}
@@ -107,6 +108,20 @@ def test_neither_parser_nor_flag_is_needed(scripted_engine: Engine):
     server = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="none", enable_auto_tool_choice=False)
     answer = ask(server, tool_choice=NAMED, tools=[bounded(WEATHER)])
     assert answer["finish_reason"] == "tool_calls"
+
+
+def test_ids_are_those_that_the_models_template_takes(scripted_engine: Engine):
+    """Kimi's count over the conversation, Mistral's have nine letters and digits."""
+    fields: dict[str, Any] = dict(tools=[bounded(WEATHER)], tool_choice=NAMED, temperature=0, reasoning_effort="none")
+    earlier = [{"role": "assistant", "content": None, "tool_calls": [HISTORY_CALL, HISTORY_CALL]}]
+    kimi = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="kimi_k2")
+    for turns, number in (([], 0), (earlier, 2)):
+        reply = kimi.post("/v1/chat/completions", messages=[*QUESTION, *turns, *QUESTION], **fields).json
+        assert reply["choices"][0]["message"]["tool_calls"][0]["id"] == f"functions.weather:{number}"
+    mistral = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="mistral")
+    reply = mistral.post("/v1/chat/completions", messages=QUESTION, **fields).json
+    call_id = reply["choices"][0]["message"]["tool_calls"][0]["id"]
+    assert len(call_id) == 9 and call_id.isalnum()
 
 
 @pytest.mark.parametrize(

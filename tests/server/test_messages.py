@@ -133,7 +133,7 @@ def test_events_come_in_anthropics_order(tiny: Server):
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
         ({"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]}, "encrypted"),
         ({"system": [{"type": "image"}]}, "multimodal"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "does not describe tools"),
+        ({"tools": [{"name": "f", "input_schema": {}}]}, "chat template"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, "thinking"),

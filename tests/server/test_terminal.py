@@ -34,6 +34,16 @@ def test_a_chat_goes_on_with_what_was_said(octavo, real: Server):
     assert err.count("[12 tokens") == 2
 
 
+def test_reasoning_is_told_apart_and_does_not_go_on(octavo, scripted_engine: Engine):
+    """The answer is on standard output, what the model thought before it on standard error."""
+    server = scripted_engine.serve(chat_template="{{ messages | length }}<think>\n")
+    budget = {"thinking_token_budget": 4, "temperature": 0, "max_tokens": 30}
+    message = server.chat("x", **budget).json["choices"][0]["message"]
+    flags = ("--url", f"{server.url}/v1", "--temperature", "0", "--max-tokens", "30", "--thinking-token-budget", "4")
+    status, out, err = octavo("chat", *flags, "-q", "x")
+    assert status == 0 and out == f"{message['content']}\n" and err.startswith(message["reasoning"])
+
+
 def test_texts_are_continued_line_by_line_or_at_once(octavo, real: Server):
     text = "The capital of France is"
     expected = real.complete(prompt=text, temperature=0, max_tokens=4).json["choices"][0]["text"]

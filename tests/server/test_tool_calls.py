@@ -160,6 +160,20 @@ def test_a_plugin_brings_its_own_format(scripted_engine: Engine, tmp_path):
     assert calls_of(choice) == [("clock", "{}")] and choice["message"]["content"].strip() == "Hm."
 
 
+def test_markers_that_are_special_tokens_are_seen_and_other_special_tokens_are_not_shown(scripted_engine: Engine):
+    """Mistral's, Granite's, Kimi's and DeepSeek's markers are special tokens, which are left out of the text."""
+    from octavo.parsing.formats import ToolFormat
+    from octavo.parsing.json_calls import JsonCalls
+    from octavo.parsing.registry import register_tool_format
+
+    register_tool_format(ToolFormat("special", JsonCalls(), opening=("<|im_start|>",)))
+    server = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="special")
+    choice = choice_of(server, 'A<|im_end|>B.<|im_start|>{"name": "clock", "arguments": {}}<|im_end|>')
+    assert calls_of(choice) == [("clock", "{}")] and choice["message"]["content"] == "AB."
+    plain = choice_of(server, "A<|im_start|>B<|im_end|>C", tool_choice="none")
+    assert plain["message"]["content"] == "ABC"
+
+
 # -- tool_choice none --------------------------------------------------------------------------------------------------
 
 

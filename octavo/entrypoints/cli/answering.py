@@ -12,18 +12,24 @@ from octavo.utils.interrupts import PendingInterrupt
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an answer. num_tokens: a server tells them all with its last piece; error: why the answer ended."""
+    """A piece of an answer. num_tokens: a server tells them all with its last piece; error: why the answer ended.
+
+    reasoning: what the model thinks before it answers, as far as a server tells it apart
+    """
 
     text: str
     num_tokens: int
     error: str | None = None
+    reasoning: str = ""
 
 
 Answering = Callable[[list[Message], PendingInterrupt], Iterator[Piece]]
 
 
 def show(piece: Piece) -> None:
-    """Print a piece of an answer."""
+    """Print a piece of an answer; reasoning goes to standard error."""
+    if piece.reasoning:
+        print(piece.reasoning, end="", file=sys.stderr, flush=True)
     print(piece.text, end="", flush=True)
     if piece.error is not None:
         print(f"octavo: error: {piece.error}", file=sys.stderr)

@@ -118,8 +118,10 @@ def _piece(event: Mapping[str, Any]) -> Piece:
         return Piece("", 0, str(error.get("message", error)))
     usage = event.get("usage") or {}
     choices = event.get("choices") or [{}]
-    text = choices[0].get("text") or (choices[0].get("delta") or {}).get("content") or ""
-    return Piece(text, usage.get("completion_tokens", 0), None)
+    delta = choices[0].get("delta") or {}
+    text = choices[0].get("text") or delta.get("content") or ""
+    reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
+    return Piece(text, usage.get("completion_tokens", 0), None, reasoning)
 
 
 def _error_message(body: bytes) -> str | None:

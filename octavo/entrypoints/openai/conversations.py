@@ -64,7 +64,9 @@ def render_conversation(server: ServerState, conversation: Conversation) -> str:
 def answers_to(server: ServerState, conversation: Conversation, shows_reasoning: bool = True) -> AnswerPlan:
     """Return how the answers to a conversation are read; raises InvalidRequestError."""
     arguments = _all_template_arguments(server, conversation)
-    return plan_answers(server.formats, conversation.tools, arguments, shows_reasoning)
+    calls = (message.get("tool_calls") for message in conversation.messages)
+    num_calls = sum(len(earlier) for earlier in calls if isinstance(earlier, list))
+    return plan_answers(server.formats, conversation.tools, arguments, shows_reasoning, num_calls)
 
 
 def template_arguments(arguments: Mapping[str, Any] | None, reasoning_effort: str | None) -> Mapping[str, Any]:
