@@ -180,6 +180,7 @@ class AsyncLLM:
         if mode == "keep":
             await self.engine_core.call("pause")
         elif mode == "wait":
+            await self.engine_core.call("resume")  # they may stand still since an earlier pause
             await self._streams.wait_until_drained()
         else:
             self._streams.abort_all()

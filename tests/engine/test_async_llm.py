@@ -273,6 +273,20 @@ def test_pausing_does_what_the_mode_says_and_new_requests_wait(engine, run, mode
     run(scenario())
 
 
+def test_waiting_for_requests_that_stand_still_lets_them_finish(engine, run):
+    async def scenario() -> None:
+        tasks = await start_two(engine)
+        await engine.pause_generation(mode="keep")
+        await engine.pause_generation(mode="wait")
+        assert all(task.done() for task in tasks) or engine.get_num_unfinished_requests() == 0
+        await asyncio.gather(*tasks)
+        assert await engine.is_paused()
+        await engine.resume_generation()
+        assert (await read(engine, "c"))[-1].finished
+
+    run(scenario())
+
+
 def test_an_unknown_mode_is_refused(engine, run):
     with pytest.raises(InvalidRequestError, match="abort, wait or keep"):
         run(engine.pause_generation(mode="stop"))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import schemathesis
@@ -64,12 +67,20 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+GOOD = {"prompt": "abc", "tokens": [70], "max_tokens": 2}
+CONVERSATION = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+GOOD_FIELDS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CONVERSATION,
+    "/v1/messages": {**CONVERSATION, "model": "tiny"},
+    "/v1/messages/count_tokens": {**CONVERSATION, "model": "tiny"},
+    "/v1/responses": {"input": "x", "max_output_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("path", JSON_ENDPOINTS)
 def test_no_mangled_request_breaks_the_server(fuzzed: Server, path: str):
     names = list(JSON_ENDPOINTS[path].__struct_fields__)
-    good = {"prompt": "abc", "tokens": [70], "max_tokens": 2}
-    if path == "/v1/chat/completions":
-        good["messages"] = [{"role": "user", "content": "x"}]
+    good = GOOD_FIELDS.get(path, GOOD)
     generator = random.Random(path)
     num_accepted = 0
     for _ in range(250):
@@ -82,6 +93,30 @@ def test_no_mangled_request_breaks_the_server(fuzzed: Server, path: str):
         reply = fuzzed.request("POST", path, bytes(body), JSON_TYPE)
         assert reply.status in STATUSES, (bytes(body), reply.body)
         num_accepted += reply.status == 200
-        assert reply.status == 200 or reply.error
+        assert reply.status == 200 or reply.json["error"]["message"]
     assert num_accepted > 10, "the fuzzer should also reach the engine"
     assert fuzzed.get("/health").status == 200
+
+
+def test_no_order_to_the_engine_breaks_it(tiny_folder: Path):
+    """Sleep, wake up, pause and reset in any order and with odd wishes, while requests run."""
+    engine = Engine(model=str(tiny_folder), served_model_name="tiny", num_gpu_blocks_override=64)
+    server = engine.serve(disable_access_log=True)
+    expected = server.complete(prompt="import os", max_tokens=8, temperature=0).json["choices"]
+    generator = random.Random(3)
+    values = ("", "0", "1", "2", "3", "-1", "true", "maybe", "keep", "abort", "é", "9" * 400)
+    names = ("level", "mode", "tags", "reset_running_requests", "reset_external")
+    with ThreadPoolExecutor(4) as others:
+        running = [others.submit(server.complete, prompt="def", max_tokens=200, ignore_eos=True) for _ in range(8)]
+        for _ in range(150):
+            query = urlencode(
+                {generator.choice(names): generator.choice(values) for _ in range(generator.randrange(3))}
+            )
+            reply = server.request("POST", f"{generator.choice(NOT_FUZZED)}?{query}")
+            assert reply.status in STATUSES, (query, reply.body)
+            if generator.random() < 0.5:
+                assert server.post("/wake_up").status == 200
+        assert server.post("/wake_up").status == 200
+        assert {one.result().status for one in running} <= {200}
+    assert server.complete(prompt="import os", max_tokens=8, temperature=0).json["choices"] == expected
+    engine.close()
