@@ -196,7 +196,8 @@ def test_neutral_values_of_vllms_flags_are_accepted(start, tiny_folder: Path):
     server = start(
         str(tiny_folder), "--port", "0", "--no-enable-lora", "--api-server-count", "1", "--disable-uvicorn-access-log",
         "--h11-max-header-count", "50", "--enable-server-load-tracking", "--enable-sleep-mode", "--no-async-scheduling",
-        "--uvicorn-log-level", "error",
+        "--uvicorn-log-level", "error", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+        "--reasoning-parser", "qwen3",
     )  # fmt: skip
     assert server.complete(prompt="abc", max_tokens=1)[0] == 200
     assert not any("octavo.access" in line for line in server.log)
