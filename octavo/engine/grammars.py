@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.config import OctavoConfig, StructuredOutputsConfig
 from octavo.errors import ConfigError
@@ -12,6 +13,9 @@ from octavo.structured.backend import DEFAULT_BACKEND, check_backend
 from octavo.structured.checker import GrammarChecker
 from octavo.structured.vocabulary import vocabulary_of
 from octavo.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from octavo.engine.async_llm import AsyncLLM
 
 
 def structured_outputs_config(
@@ -46,3 +50,12 @@ def make_grammar_checker(config: OctavoConfig, tokenizer: Tokenizer | None) -> G
     return GrammarChecker(
         config.structured_outputs, lambda: vocabulary_of(tokenizer, model.vocab_size, model.eos_token_ids)
     )
+
+
+async def warm_up_grammars(engine: AsyncLLM) -> None:
+    """Start what compiles and follows grammars now instead of with the first request that has one."""
+    grammars = engine.grammars
+    if grammars is not None:
+        await asyncio.get_running_loop().run_in_executor(None, grammars.warm_up)
+        engine.engine_core.attach()
+        engine.engine_core.load_vocabulary(grammars.packed_vocabulary())

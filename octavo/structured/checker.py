@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from octavo.config.configs import StructuredOutputsConfig
-from octavo.errors import InvalidRequestError
+from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.structured.compiler_pool import CompilerPool
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.messages import CompilerStart, GrammarJob, JsonStyle, Verdict
@@ -40,6 +40,7 @@ class GrammarChecker:
         self._lock = threading.Lock()
         self._packed: bytes | None = None
         self._pool: CompilerPool | None = None
+        self._is_closed = False
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
         self._kept_bytes = 0
 
@@ -75,12 +76,15 @@ class GrammarChecker:
         """End the processes; idempotent."""
         with self._lock:
             pool, self._pool = self._pool, None
+            self._is_closed = True
         if pool is not None:
             pool.close()
 
     def _compilers(self) -> CompilerPool:
         vocabulary = self.packed_vocabulary()
         with self._lock:
+            if self._is_closed:
+                raise EngineDeadError("the engine was shut down")
             if self._pool is None:
                 start = CompilerStart(self.config.backend, vocabulary, self._limits)
                 self._pool = CompilerPool(start, min(_MAX_PROCESSES, os.cpu_count() or 1))

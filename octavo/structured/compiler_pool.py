@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -108,7 +107,6 @@ class _Compiler:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what a hostile grammar makes the library say is nobody's business
                 start_new_session=True,  # Ctrl-C is for the front end, which then decides
-                env={**os.environ, "OCTAVO_NUM_THREADS": "1", "RUST_BACKTRACE": "0"},
             )
         self._send(msgspec.msgpack.encode(start))
 

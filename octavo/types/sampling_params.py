@@ -375,4 +375,6 @@ def _as_struct(name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InvalidRequestError):
+            raise error.__cause__ from None
         raise InvalidRequestError(f"{name}: {error}", parameter=name) from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import LOG_LEVELS
 
+from octavo.engine.grammars import warm_up_grammars
 from octavo.entrypoints.event_loop import run as run_in_loop
 from octavo.entrypoints.openai.app import build_app
 from octavo.entrypoints.openai.listening import url_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _TICK_S = 1.0  # for the date in answers' heads
+_WARM_UP_AFTER_S = 1.0
 _AFTER_ABORT_S = 3.0  # what aborted requests get to send their last words
 
 
@@ -46,12 +48,22 @@ async def serve(server: ServerState, listener: socket.socket) -> None:
     web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
     ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))
+    warming = asyncio.create_task(_warm_up_grammars(server.engine))
     try:
         await web.serve([listener])
     finally:
-        for task in (stats, ready):
+        for task in (stats, ready, warming):
             task.cancel()
-        await asyncio.gather(stats, ready, return_exceptions=True)
+        await asyncio.gather(stats, ready, warming, return_exceptions=True)
+
+
+async def _warm_up_grammars(engine: AsyncLLM) -> None:
+    """Prepare for the first grammar, so that it need not wait for a process to start; after the start's own rush."""
+    await asyncio.sleep(_WARM_UP_AFTER_S)
+    try:
+        await warm_up_grammars(engine)
+    except Exception as error:  # the first grammar will try again, and say it to whom it concerns
+        logger.warning("grammars cannot be prepared: %s", error)
 
 
 class WebServer(uvicorn.Server):

@@ -30,6 +30,8 @@ def structured_outputs_of(request: GenerationRequest) -> StructuredOutputsParams
     try:
         return msgspec.convert(wish, StructuredOutputsParams)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InvalidRequestError):
+            raise error.__cause__ from None
         raise InvalidRequestError(f"structured_outputs: {error}", "structured_outputs") from error
 
 
@@ -64,6 +66,28 @@ def from_json_schema(where: str, described: Mapping[str, Any], field: str) -> St
     if not isinstance(described.get("strict"), (bool, type(None))):
         raise InvalidRequestError(f"{where}.strict must be a bool, got {_shown(described['strict'])}", field)
     return StructuredOutputsParams(json=schema)
+
+
+def from_text_format(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the format of a request to /v1/responses, where a schema has no object of its own, as response_format."""
+    wish = (text or {}).get("format")
+    if not isinstance(wish, Mapping):
+        if wish is None:
+            return None
+        raise wrong("text.format", "an object", wish)
+    if wish.get("type") != "json_schema":
+        return dict(wish)
+    return {"type": "json_schema", "json_schema": {key: value for key, value in wish.items() if key != "type"}}
+
+
+def from_output_config(output_config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the format of a request to /v1/messages as response_format; raises InvalidRequestError."""
+    wish = (output_config or {}).get("format")
+    if wish is None:
+        return None
+    if not isinstance(wish, Mapping) or wish.get("type") != "json_schema":
+        raise wrong("output_config.format", '{"type": "json_schema", "schema": …}', wish)
+    return {"type": "json_schema", "json_schema": {"schema": wish.get("schema")}}
 
 
 def may_compile(request: GenerationRequest) -> bool:
