@@ -146,9 +146,6 @@ def test_values_out_of_range_are_refused_by_name(tiny: Server, field: str, value
 
 
 UNBUILT_FIELDS = [
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "foo"}),
-    ("structured_outputs", {"regex": "a"}),
     ("guided_json", {"type": "object"}),
     ("guided_regex", "a+"),
     ("guided_choice", ["a", "b"]),

@@ -64,9 +64,9 @@ def test_chats_and_completions_mix(tiny_engine: Engine, tiny: Server):
         (line("b", prompt="x", max_tokens="many"), 400, "max_tokens"),
         (line("b", prompt="x", model="other"), 404, "model"),
         (
-            line("b", "/v1/chat/completions", messages=HI, response_format={"type": "json_object"}),
+            line("b", "/v1/chat/completions", messages=HI, response_format={"type": "xml"}),
             400,
-            "response_format",
+            "response_format.type",
         ),
     ],
 )

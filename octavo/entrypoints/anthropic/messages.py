@@ -25,6 +25,7 @@ from octavo.entrypoints.openai.conversations import render_conversation
 from octavo.entrypoints.openai.http import Events, named_event
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
+from octavo.entrypoints.openai.structured import from_output_config
 from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
 from octavo.types.outputs import CompletionOutput
 from octavo.types.sampling_checks import wrong
@@ -38,7 +39,8 @@ async def create_message(server: ServerState, request: MessagesRequest, context:
         raise wrong("max_tokens", "at least 1", request.max_tokens)
     server.runner.admission.check()
     ids = new_request_ids("msg", context.request_id, None)
-    job = await server.prepare(lambda: _job(server, request, ids.engine), context.is_bulky)
+    compiles = bool(request.output_config or request.tools)
+    job = await server.prepare(lambda: _job(server, request, ids.engine), context.is_bulky, compiles)
     return _events(server, job, ids.shown, model) if request.stream else await _whole(server, job, ids.shown, model)
 
 
@@ -73,6 +75,7 @@ def _job(server: ServerState, request: MessagesRequest, engine_id: str) -> Conve
         cache_salt=request.cache_salt,
         vllm_xargs=request.vllm_xargs,
         thinking_token_budget=thinking_budget(request, request.max_tokens),
+        response_format=from_output_config(request.output_config),
     )
     conversation = conversation_of(request, request.chat_template_kwargs)
     return conversation_job(
@@ -94,8 +97,7 @@ def _refuse_unbuilt(request: CountTokensRequest) -> None:
         value = getattr(request, name)
         if reason and value is not None and value not in neutral:
             raise UnsupportedError(f"{name} is not supported: {reason}; leave it out")
-    if (request.output_config or {}).get("format") is not None:
-        raise UnsupportedError("output_config.format is not supported: structured outputs are not built; leave it out")
+    from_output_config(request.output_config)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from octavo.entrypoints.openai.sampling import (
     tokenization_kwargs,
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
+from octavo.entrypoints.openai.structured import may_compile
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
 from octavo.entrypoints.openai.usage import check_stream_options
 from octavo.entrypoints.tool_requests import ToolWish, chat_tools
@@ -46,7 +47,8 @@ async def create_chat_completion(
         raise InvalidRequestError("use_beam_search cannot force a call; use tool_choice auto or none", "tool_choice")
     server.runner.admission.check()
     ids = new_request_ids("chatcmpl", context.request_id, request.request_id)
-    plan = await server.prepare(lambda: _plan(server, request, wish, ids.engine), context.is_bulky)
+    compiles = wish.needs_grammar or may_compile(request)
+    plan = await server.prepare(lambda: _plan(server, request, wish, ids.engine), context.is_bulky, compiles)
     answer = ChatAnswer(server, request, plan, ids.shown, model)
     return answer.events() if request.stream else await answer.whole()
 

@@ -30,6 +30,7 @@ from octavo.entrypoints.openai.sampling import (
     tokenization_kwargs,
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
+from octavo.entrypoints.openai.structured import may_compile
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
 from octavo.entrypoints.openai.usage import StreamUsage, UsageCounter, check_stream_options, total_usage
 from octavo.errors import InvalidRequestError
@@ -53,7 +54,7 @@ async def create_completion(
     check_stream_options(request)
     server.runner.admission.check()
     ids = new_request_ids("cmpl", context.request_id, request.request_id)
-    plan = await server.prepare(lambda: _plan(server, request, ids.engine), context.is_bulky)
+    plan = await server.prepare(lambda: _plan(server, request, ids.engine), context.is_bulky, may_compile(request))
     answer = _Answer(server, request, plan, ids.shown, model)
     return answer.events() if request.stream else await answer.whole()
 

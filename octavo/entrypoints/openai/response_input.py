@@ -12,6 +12,7 @@ from octavo.entrypoints.openai.protocol.responses import ResponsesRequest
 from octavo.entrypoints.openai.response_store import Messages
 from octavo.entrypoints.openai.response_turns import add_assistant_call, add_assistant_reasoning, add_assistant_text
 from octavo.entrypoints.openai.state import ServerState
+from octavo.entrypoints.openai.structured import from_response_format, from_text_format
 from octavo.entrypoints.tool_requests import response_tools
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
@@ -31,6 +32,7 @@ def response_job(server: ServerState, request: ResponsesRequest, messages: Messa
     messages: all turns, without the request's instructions
     """
     sampling = GenerationRequest(**{name: getattr(request, name) for name in _SAME_NAMES})
+    sampling.response_format = from_text_format(request.text)
     if request.instructions:
         messages = [{"role": "system", "content": request.instructions}, *messages]
     arguments = template_arguments(None, (request.reasoning or {}).get("effort"))
@@ -160,8 +162,7 @@ def check_fields(request: ResponsesRequest) -> None:
         if wish not in _KNOWN_INCLUDES:
             raise InvalidRequestError(f"include: {wish[:80]!r} is not supported; {LOGPROBS!r} is", "include")
     text = request.text or {}
-    if text.get("format", {"type": "text"}) != {"type": "text"}:
-        raise InvalidRequestError("text.format must be text: structured outputs are not built", "text")
+    from_response_format("text.format", from_text_format(text))
     if text.get("verbosity") not in (None, "medium"):
         raise InvalidRequestError("text.verbosity is not supported: models have no setting for it", "text")
     reasoning = request.reasoning or {}

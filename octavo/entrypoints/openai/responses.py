@@ -42,7 +42,8 @@ async def create_response(
     # the response's own id is never the client's: it is the key under which others could find it
     response_id = f"resp_{secrets.token_hex(16)}"
     ids = new_request_ids("resp", context.request_id, request.request_id)
-    job = await server.prepare(lambda: response_job(server, request, messages, ids.engine), context.is_bulky)
+    compiles = bool((request.text or {}).get("format") or request.tools)
+    job = await server.prepare(lambda: response_job(server, request, messages, ids.engine), context.is_bulky, compiles)
     response = _new_response(request, job, response_id, model)
     writer = ResponseWriter(server, response, job, num_top_logprobs(request))
     if request.stream:
@@ -89,6 +90,7 @@ def _new_response(request: ResponsesRequest, job: ConversationJob, response_id: 
         store=request.store is not False,
         reasoning=request.reasoning,
         user=request.user,
+        text={"format": {"type": "text"}, **(request.text or {})},
         tool_choice=request.tool_choice or "auto",
         tools=request.tools or [],
         parallel_tool_calls=request.parallel_tool_calls is not False,
