@@ -160,6 +160,7 @@ AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, floa
     share.softcap = call.softcap;
     share.window = call.window;
     share.scratch = scratch;
+    share.next = nullptr;
     return share;
 }
 
@@ -178,13 +179,18 @@ void write_tile(const AttentionCall& call, const QueryTile& tile, const Attentio
     }
 }
 
-// One thread walks all spans of a tile.
-void attend_tile(const AttentionCall& call, const QueryTile& tile) {
+// One thread walks all spans of a tile. `next`: the tile that it takes afterwards, or null.
+void attend_tile(const AttentionCall& call, const QueryTile& tile, const QueryTile* next) {
     const std::int64_t num_queries = tile.num_tokens * call.heads_per_kv();
     const std::int64_t head_dim = call.cache.head_dim;
     const std::int64_t state_size = attention_state_size(num_queries, head_dim);
     float* memory = thread_scratch(2 * state_size + attention_scratch_size(num_queries, head_dim));
-    const AttentionShare share = make_share(call, tile, memory + 2 * state_size);
+    AttentionShare share = make_share(call, tile, memory + 2 * state_size);
+    AttentionShare next_share;
+    if (next != nullptr) {
+        next_share = make_share(call, *next, nullptr);
+        share.next = &next_share;
+    }
     const AttentionState state = state_at(memory, num_queries);
     const AttentionState later = state_at(memory + state_size, num_queries);
     kernels().attend_span(share, tile.first_span, state);
@@ -254,7 +260,10 @@ void run_attention(const AttentionCall& call) {
     const std::int64_t num_chunks = choose_num_tiles(num_tiles, total_ns / static_cast<double>(std::max<std::int64_t>(num_tiles, 1)));
     parallel_for(num_chunks, [&](std::int64_t chunk) {
         const Range range = tile_range(num_tiles, num_chunks, chunk);
-        for (std::int64_t i = range.begin; i < range.end; ++i) attend_tile(call, tiles[static_cast<std::size_t>(i)]);
+        for (std::int64_t i = range.begin; i < range.end; ++i) {
+            const QueryTile* tile = &tiles[static_cast<std::size_t>(i)];
+            attend_tile(call, *tile, i + 1 < range.end ? tile + 1 : nullptr);
+        }
     });
 }
 

@@ -57,10 +57,11 @@ struct Stretches {
     int count = 0;
 };
 
-// 64 keys, where those that the share sees lie, and where those of the partition after it do.
+// 64 keys, where those that the share sees lie, and where those of the partition do that the thread comes to next.
 struct Partition {
     KeyRange keys;
     Stretches here;
+    std::int64_t next_begin;
     Stretches next;
 };
 
@@ -74,6 +75,20 @@ void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found
         found.items[found.count++] = {key, count, offset, share.keys + share.block_table[block] * share.block_stride};
         key += count;
     }
+}
+
+// Finds what follows a partition: the keys after it or, behind the last, the first that the next share sees.
+void find_next(const AttentionShare& share, Partition& partition) {
+    const std::int64_t end = partition.keys.end;
+    if (end < share.first_position + share.num_tokens || share.next == nullptr) {
+        partition.next_begin = end;
+        return find_stretches(share, visible_keys(share, share.num_tokens - 1, {end, end + kPartition}), partition.next);
+    }
+    const AttentionShare& next = *share.next;
+    const std::int64_t first_key = visible_keys(next, 0, {0, next.first_position + 1}).begin;
+    partition.next_begin = first_key / kPartition * kPartition;
+    const KeyRange seen = visible_keys(next, next.num_tokens - 1, {partition.next_begin, partition.next_begin + kPartition});
+    find_stretches(next, {first_key, seen.end}, partition.next);
 }
 
 // -- scores ------------------------------------------------------------------------------------------------------------
@@ -182,7 +197,7 @@ void score_partition(const AttentionShare& share, const Partition& partition, co
         const T* ahead[kVectors];
         find_columns(stretches, begin, columns);
         std::memcpy(ahead, columns, sizeof(columns));  // where nothing comes next
-        find_columns(partition.next, partition.keys.end, ahead);
+        find_columns(partition.next, partition.next_begin, ahead);
         return score_all<T>(queries, num_rows, share.head_dim, {columns, few ? ahead : nullptr, share.block_size}, first_vector,
                             end_vector, scores);
     }
@@ -351,7 +366,7 @@ int find_runs(const AttentionShare& share, const Partition& partition, KeyRange 
         const T* rows = reinterpret_cast<const T*>(stretch.keys + share.value_offset) +
                         (stretch.offset + begin - stretch.key) * share.head_dim;
         if (widened != nullptr) rows = reinterpret_cast<const T*>(widened) + (begin - partition.keys.begin) * share.head_dim;
-        const T* ahead = value_row<T>(share, partition.next, begin + kPartition);
+        const T* ahead = value_row<T>(share, partition.next, partition.next_begin + begin - partition.keys.begin);
         runs[count++] = {rows, ahead == nullptr ? rows : ahead, begin - partition.keys.begin, end - begin};
     }
     return count;
@@ -435,7 +450,7 @@ void attend_partition(const AttentionShare& share, const Workspace& work, KeyRan
     partition.keys = keys;
     find_stretches(share, {visible_keys(share, first_token, keys).begin, visible_keys(share, end_token - 1, keys).end},
                    partition.here);
-    find_stretches(share, visible_keys(share, share.num_tokens - 1, {keys.end, keys.end + kPartition}), partition.next);
+    find_next(share, partition);
     const Stretches& stretches = partition.here;
     const std::int64_t first = first_token * share.num_heads;
     const std::int64_t last = end_token * share.num_heads;

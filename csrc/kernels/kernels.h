@@ -73,6 +73,8 @@ struct AttentionShare {
 
     float* scratch;  // attention_scratch(...) floats of this thread
 
+    const AttentionShare* next;  // what this thread computes next, to ask for its first keys in time; or null
+
     std::int64_t num_queries() const { return num_tokens * num_heads; }
 };
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from octavo import envs
 from octavo.ops.interface import Ops
 
 try:
@@ -14,6 +15,9 @@ try:
     ISAS = _native.available_isas()
 except ImportError:
     ISAS = []
+
+if envs.ops_backend() == "reference":  # the tests of an installation without a compiler
+    collect_ignore_glob = ["test_native_*.py"]
 
 
 @pytest.fixture(params=ISAS)
