@@ -13,6 +13,8 @@ from octavo.tokenizers.generic_tools import write_calls
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ..., ...}: free-form JSON of the caller
 ContentFormat = Literal["string", "openai"]
+# of a message without content: an empty text or list, a list with an empty text, or null
+EmptyContent = Literal["empty", "part", "null"]
 
 _MAX_DEPTH = 100  # of nested lists and objects; deeper ones would exhaust the interpreter's stack in a template
 
@@ -31,6 +33,7 @@ class MessageStyle:
     writes_calls: calls of earlier turns are written; elsewhere they become the message's text
     has_tool_role: results of calls are written; elsewhere they become the user's messages
     text_roles: roles whose content is text although the template loops over parts of others
+    content_beside_calls: what stands for the content of a turn that has only calls
     """
 
     arguments_are_text: bool = False
@@ -39,6 +42,7 @@ class MessageStyle:
     writes_calls: bool = True
     has_tool_role: bool = True
     text_roles: frozenset[str] = frozenset()
+    content_beside_calls: EmptyContent = "empty"
 
 
 def normalize_messages(
@@ -82,6 +86,8 @@ def _normalize_message(
     tool_calls = plain.pop("tool_calls", None)
     if tool_calls:
         plain["tool_calls"] = _normalize_tool_calls(tool_calls, index, style)
+        if not plain["content"] and style.writes_calls:
+            plain["content"] = empty_content(style.content_beside_calls, content_format)
     reasoning = plain.get("reasoning_content", plain.get("reasoning"))
     if reasoning is not None:  # one thing under the names that templates read
         plain["reasoning_content"] = plain["reasoning"] = plain["thinking"] = reasoning
@@ -111,6 +117,15 @@ def _normalize_content(content: object, index: int, content_format: ContentForma
     if content_format == "openai":
         return parts
     return "\n".join(part["text"] for part in parts)
+
+
+def empty_content(kind: EmptyContent, content_format: ContentFormat) -> str | list[dict[str, Any]] | None:
+    """Return what stands for no content."""
+    if kind == "null":
+        return None
+    if content_format == "string":
+        return ""
+    return [{"type": "text", "text": ""}] if kind == "part" else []
 
 
 def _text_part(part: object, message_index: int, part_index: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from octavo.tokenizers.chat_messages import ContentFormat, MessageStyle, normali
 from octavo.tokenizers.chat_messages import Message as Message  # part of this module's interface
 from octavo.tokenizers.generic_tools import with_tools_described
 from octavo.tokenizers.template_source import compile_source, render_source
-from octavo.tokenizers.template_traits import TemplateTraits, template_traits
+from octavo.tokenizers.template_traits import TemplateTraits, template_traits, tool_variables
 from octavo.types.sampling_checks import as_bool, wrong
 
 # Names that the renderer itself passes, or that mean something to Transformers' apply_chat_template: a request must
@@ -86,7 +86,7 @@ def render_chat(tokenizer: ChatTokenizer, messages: Sequence[Message], options: 
         **{role: token for role, token in special.items() if token is not None},
         **{name: plain_value(value) for name, value in options.template_arguments.items()},
         "messages": conversation,
-        "tools": plain_value(list(tools)) if tools else None,
+        **tool_variables(source, plain_value(list(tools)) if tools else None),
         "documents": plain_value(list(options.documents)) if options.documents else None,
         "add_generation_prompt": options.add_generation_prompt and not options.continue_final_message,
     }

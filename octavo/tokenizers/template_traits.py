@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from octavo.errors import InvalidRequestError
-from octavo.tokenizers.chat_messages import MessageStyle
+from octavo.tokenizers.chat_messages import EmptyContent, MessageStyle, empty_content
 from octavo.tokenizers.template_budget import TemplateBudget
 from octavo.tokenizers.template_source import compile_source
 
 _TOOL_NAME = "octavo_probe_tool"
 _KEY = "octavo_probe_key"
 _SHORT_ID, _LONG_ID = "probe0001", "chatcmpl-tool-0123456789abcdef"
-_RESULT, _SYSTEM = "octavo_probe_result", "octavo_probe_system"
+_RESULT, _FIRST = "octavo_probe_result", "octavo_probe_first"
 _PYTHON_PARTS = "'type': 'text'"  # a list of parts that was written where text was expected
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -45,6 +45,14 @@ class TemplateTraits:
     style: MessageStyle
 
 
+def tool_variables(source: str, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Return tools under the names that a template reads: SmolLM3's has one of its own, for the functions alone."""
+    variables: dict[str, Any] = {"tools": tools}
+    if tools and "xml_tools" in source:
+        variables["xml_tools"] = [tool.get("function", tool) for tool in tools]
+    return variables
+
+
 @functools.lru_cache(maxsize=32)
 def template_traits(source: str) -> TemplateTraits:
     """Return a template's traits; raises InvalidRequestError only for a template that is not valid Jinja.
@@ -61,33 +69,47 @@ class _Trials:
         self._budget = TemplateBudget()
 
     def traits(self) -> TemplateTraits:
-        with_tools = self._render([_USER], tools=[_TOOL])
-        as_mapping = self._with_call({_KEY: "value"}, _SHORT_ID)
-        as_text = None
-        if as_mapping is None or f"{{'{_KEY}'" in as_mapping:
-            as_text = self._with_call(f'{{"{_KEY}": "value"}}', _SHORT_ID)
-        arguments_are_text = as_text is not None and f'{{"{_KEY}"' in as_text
-        shown = as_text if arguments_are_text else as_mapping
+        calls = self._calls()
         # a template may know results and no calls, and the other way round
-        plain_result = self._render([_USER, *_result_turns(self._content)])
-        system = self._render([{"role": "system", "content": self._content(_SYSTEM)}, _USER])
+        plain_result = self._render([_USER, *_result_turns(self._content(""), self._content)])
+        with_tools = self._render([_USER], tools=[_TOOL])
         style = MessageStyle(
-            arguments_are_text=arguments_are_text,
-            has_short_call_ids=shown is not None and self._refuses_long_ids(arguments_are_text),
-            knows_developer="developer" in self._source,
-            writes_calls="tool_calls" in self._source or _holds(shown, _KEY),
-            has_tool_role=_holds(shown, _RESULT) or _holds(plain_result, _RESULT),
+            arguments_are_text=calls.arguments_are_text,
+            has_short_call_ids=calls.text is not None and self._with_call(calls, _LONG_ID) is None,
+            knows_developer="developer" in self._source and self._knows("developer"),
+            writes_calls="tool_calls" in self._source or _holds(calls.text, _KEY),
+            has_tool_role=_holds(calls.text, _RESULT) or _holds(plain_result, _RESULT),
             text_roles=self._text_roles(),
+            content_beside_calls=calls.content,
         )
-        return TemplateTraits(_holds(with_tools, _TOOL_NAME), _holds(system, _SYSTEM), style)
+        return TemplateTraits(_holds(with_tools, _TOOL_NAME), self._knows("system"), style)
 
-    def _with_call(self, arguments: object, call_id: str) -> str | None:
+    def _calls(self) -> _Calls:
+        """Find the way in which the template writes calls, the usual one first."""
+        tried: list[_Calls] = []
+        for content in get_args(EmptyContent):
+            for arguments_are_text in (False, True):
+                calls = _Calls(arguments_are_text, content)
+                text = self._with_call(calls, _SHORT_ID)
+                if text is not None:
+                    calls = replace(calls, text=text)
+                    tried.append(calls)
+                if text is not None and _KEY in text and f"{{'{_KEY}'" not in text and f'\\"{_KEY}' not in text:
+                    return calls
+        return tried[0] if tried else _Calls()
+
+    def _with_call(self, calls: _Calls, call_id: str) -> str | None:
         """Render a turn with a call. Tools are left out, so that the key can only come from the call."""
-        return self._render(_call_turns(arguments, call_id, self._content))
+        arguments: object = f'{{"{_KEY}": "value"}}' if calls.arguments_are_text else {_KEY: "value"}
+        call = {"id": call_id, "type": "function", "function": {"name": _TOOL_NAME, "arguments": arguments}}
+        content = empty_content(calls.content, self._template.content_format)
+        assistant, result = _result_turns(content, self._content, call_id)
+        return self._render([_USER, {**assistant, "tool_calls": [call]}, result])
 
-    def _refuses_long_ids(self, arguments_are_text: bool) -> bool:
-        arguments = f'{{"{_KEY}": "value"}}' if arguments_are_text else {_KEY: "value"}
-        return self._with_call(arguments, _LONG_ID) is None
+    def _knows(self, role: str) -> bool:
+        """Whether a first message of a role is written."""
+        text = self._render([{"role": role, "content": self._content(_FIRST)}, _USER])
+        return _holds(text, _FIRST)
 
     def _text_roles(self) -> frozenset[str]:
         """Return the roles whose content a template that loops over parts nevertheless writes as it is."""
@@ -95,8 +117,9 @@ class _Trials:
             return frozenset()
         turns = {
             "system": [{"role": "system", "content": self._content("probe")}, _USER],
+            "developer": [{"role": "developer", "content": self._content("probe")}, _USER],
             "assistant": [_USER, {"role": "assistant", "content": self._content("probe")}, _USER],
-            "tool": _call_turns({_KEY: "value"}, _SHORT_ID, self._content),
+            "tool": [_USER, *_result_turns(self._content("probe"), self._content)],
         }
         rendered = {role: self._render(messages) for role, messages in turns.items()}
         return frozenset(role for role, text in rendered.items() if text is not None and _PYTHON_PARTS in text)
@@ -110,7 +133,7 @@ class _Trials:
             "messages": [
                 {**message, "content": self._content("probe")} if message is _USER else message for message in messages
             ],
-            "tools": tools,
+            **tool_variables(self._source, tools),
             "documents": None,
             "add_generation_prompt": True,
             "bos_token": "<s>",
@@ -122,16 +145,18 @@ class _Trials:
             return None
 
 
-def _call_turns(arguments: object, call_id: str, content: Any) -> list[dict[str, Any]]:
-    function = {"name": _TOOL_NAME, "arguments": arguments}
-    call = {"id": call_id, "type": "function", "function": function}
-    assistant, result = _result_turns(content, call_id)
-    return [_USER, {**assistant, "tool_calls": [call]}, result]
+@dataclass(frozen=True)
+class _Calls:
+    """A way of writing calls, and what the template made of it; None when it did not take it."""
+
+    arguments_are_text: bool = False
+    content: EmptyContent = "empty"
+    text: str | None = None
 
 
-def _result_turns(content: Any, call_id: str = _SHORT_ID) -> list[dict[str, Any]]:
+def _result_turns(empty: Any, content: Any, call_id: str = _SHORT_ID) -> list[dict[str, Any]]:
     return [
-        {"role": "assistant", "content": content("")},
+        {"role": "assistant", "content": empty},
         {"role": "tool", "content": content(_RESULT), "tool_call_id": call_id, "name": _TOOL_NAME},
     ]
 

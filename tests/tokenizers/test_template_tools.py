@@ -69,6 +69,23 @@ def test_arguments_nested_too_deeply_are_refused():
         render(FULL, turns('{"a": ' * 200 + "1" + "}" * 200))
 
 
+def test_a_turn_with_only_calls_has_the_content_that_the_template_expects():
+    """DeepSeek's templates ask whether content is none, Devstral's takes the first part."""
+    none = FULL.replace(
+        "{% for c in m.tool_calls or []", "{% for c in (m.tool_calls if m.content is none else []) or []"
+    )
+    assert "[chatcmpl-tool-1 add" in render(none, turns())
+    first = FULL.replace("{{ m.content }}", "{% for p in m.content %}{% endfor %}{{ m.content[0].text }}")
+    with pytest.raises(InvalidRequestError):
+        render(first, [USER, {"role": "assistant", "content": []}])
+    assert "[chatcmpl-tool-1 add" in render(first, turns())
+
+
+def test_tools_are_there_under_the_templates_own_name():
+    template = "{% for t in xml_tools or [] %}{{ t.name }};{% endfor %}" + PLAIN  # as SmolLM3's
+    assert render(template, [USER], tools=[TOOL]) == "add;<user>1+1?"
+
+
 def test_ids_are_shortened_only_where_they_must_be_and_stay_matched():
     text = render(SHORT_IDS, turns(call_id="chatcmpl-tool-0123456789"))
     assert "chatcmpl" not in text and "add" in text
@@ -95,6 +112,8 @@ def test_the_developers_messages_are_the_systems_unless_a_template_knows_better(
     messages = [{"role": "developer", "content": "Be brief."}, USER]
     assert render(PLAIN, messages) == "<system>Be brief.<user>1+1?"
     assert render("{# developer #}" + PLAIN, messages) == "<developer>Be brief.<user>1+1?"
+    dropping = "{% for m in messages if m.role != 'developer' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert render(dropping, messages) == "<system>Be brief.<user>1+1?"
 
 
 def test_reasoning_of_earlier_turns_is_given_to_the_template():
