@@ -5,31 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote, urldefrag, urljoin
 
+from octavo.structured.json_schema.dialects import (
+    DIALECTS,
+    DRAFT_4,
+    DRAFT_7,
+    DRAFT_2019,
+    DRAFT_2020,
+    REFUSED_DIALECTS,
+)
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.values import JsonValue, escape_pointer
 
-DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020 = 4, 6, 7, 2019, 2020
-
-DIALECTS = {
-    "http://json-schema.org/draft-04/schema": DRAFT_4,
-    "http://json-schema.org/draft-06/schema": DRAFT_6,
-    "http://json-schema.org/draft-07/schema": DRAFT_7,
-    "https://json-schema.org/draft/2019-09/schema": DRAFT_2019,
-    "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
-}
-REFUSED_DIALECTS = {
-    "http://json-schema.org/draft-03/schema": "draft 3",
-    "http://json-schema.org/draft-02/schema": "draft 2",
-    "http://json-schema.org/draft-01/schema": "draft 1",
-}
-
 # Keywords whose value is a schema, a list of schemas, or an object of schemas; in any dialect.
 SCHEMA_KEYWORDS = frozenset(
-    "additionalItems additionalProperties contains contentSchema else if items not propertyNames then "
-    "unevaluatedItems unevaluatedProperties".split()
+    ("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not")
+) | {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+SCHEMA_LIST_KEYWORDS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
+SCHEMA_MAP_KEYWORDS = frozenset(
+    ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 )
-SCHEMA_LIST_KEYWORDS = frozenset("allOf anyOf oneOf prefixItems items".split())
-SCHEMA_MAP_KEYWORDS = frozenset("$defs definitions dependencies dependentSchemas patternProperties properties".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ class Document:
             return number
         schema: JsonValue = parent.schema
         for step in steps:
-            schema = schema[step]  # type: ignore[index,call-overload]
+            schema = schema[step]  # type: ignore[index]
         keyword = str(steps[0])
         if not isinstance(schema, (dict, bool)):
             raise SchemaRefusedError("a schema must be an object or a boolean", keyword, parent.pointer)

@@ -1,6 +1,7 @@
-"""Keywords to shapes: the meaning of one schema object, with everything that applies to the same value worked in.
+"""Keywords to shapes: the meaning of one schema object, with all that applies to the same value worked in.
 
-`Expander.expand` goes through allOf, anyOf, oneOf, not, if, $ref and dependencies, and stops at what is inside of the value.
+`Expander.expand` goes through allOf, anyOf, oneOf, not, if, $ref and dependencies, and stops at what is inside of the
+value.
 """
 
 from __future__ import annotations
@@ -8,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from octavo.structured.json_schema.document import DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020, Document, Node
+from octavo.structured.json_schema.dialects import DRAFT_7, DRAFT_2019, OWN_KEYWORDS, is_assertion, is_in_dialect
+from octavo.structured.json_schema.document import Document, Node
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.intersect import intersect_shapes, unite_shapes
-from octavo.structured.json_schema.keywords import (
-    OWN_KEYWORDS,
-    KeywordReader,
-    is_trivial,
-    shapes_of_value,
-    shapes_of_values,
-)
+from octavo.structured.json_schema.keywords import KeywordReader, is_trivial, shapes_of_value, shapes_of_values
 from octavo.structured.json_schema.limits import MAX_IN_PLACE_DEPTH, Budget
 from octavo.structured.json_schema.negate import negate_shapes
 from octavo.structured.json_schema.shapes import (
@@ -28,13 +24,13 @@ from octavo.structured.json_schema.shapes import (
     ArrayShape,
     Conjunction,
     ConstTerm,
-    NameRules,
     ObjectShape,
     Opaque,
     SchemaTerm,
     Shapes,
     Term,
 )
+from octavo.structured.json_schema.unevaluated import close_unevaluated
 from octavo.structured.json_schema.values import JsonValue
 
 MAX_PROBE_DEPTH = 3
@@ -58,7 +54,6 @@ class Expander:
         self.applicators: dict[str, Callable[[Node, dict[str, JsonValue], str], Shapes]] = {
             "allOf": self.all_of,
             "anyOf": self.any_of,
-            "oneOf": self.one_of,
             "not": self.negation,
             "if": self.condition,
             "$ref": self.reference,
@@ -106,18 +101,22 @@ class Expander:
             return self.reference(node, schema, "$ref")
         result = ANYTHING
         own_done = False
-        for keyword in sorted(schema, key=lambda name: name in LATE_KEYWORDS):
+        for keyword in sorted(schema, key=lambda name: LATE_KEYWORDS.get(name, 0)):
             if keyword in OWN_KEYWORDS and not own_done:
                 own_done = True
                 reader = KeywordReader(self.document, node, self.conjunction_of)
                 part = reader.own_shapes()
+            elif keyword == "oneOf":
+                part = self.one_of(node, schema, result)
             elif keyword in self.applicators and is_in_dialect(keyword, node.dialect):
                 part = self.applicators[keyword](node, schema, keyword)
             else:
                 continue
             result = intersect_shapes(result, part, self.budget, keyword, node.pointer)
-        if node.dialect >= DRAFT_2019:
-            result = self.unevaluated(node, schema, result)
+        for keyword in ("unevaluatedItems", "unevaluatedProperties"):
+            if keyword in schema and node.dialect >= DRAFT_2019:
+                terms = self.conjunction_of(self.document.child(node, keyword))
+                result = close_unevaluated(result, keyword, terms, self.budget, node.pointer)
         return result
 
     def expand_terms(self, terms: Conjunction) -> Shapes:
@@ -222,20 +221,32 @@ class Expander:
             result = unite_shapes(result, self.expand(number), self.budget, keyword, node.pointer)
         return result
 
-    def one_of(self, node: Node, schema: dict[str, JsonValue], keyword: str) -> Shapes:
-        """Return, for each branch, its values that are in no other one."""
-        parts = [self.expand(number) for number in self.branches(node, schema, keyword)]
+    def one_of(self, node: Node, schema: dict[str, JsonValue], context: Shapes) -> Shapes:
+        """Return, for each branch, its values of `context` that are in no other branch."""
+        place = ("oneOf", node.pointer)
+        parts = [self.expand(number) for number in self.branches(node, schema, "oneOf")]
+        in_context = [
+            self.without_empty(intersect_shapes(context, part, self.budget, *place)) if len(parts) > 1 else part
+            for part in parts
+        ]
         result = NOTHING
-        for index, part in enumerate(parts):
-            for other_index, other in enumerate(parts):
-                if other_index == index:
+        for index, part in enumerate(in_context):
+            for other_index, other in enumerate(in_context):
+                if other_index == index or part.is_never or other.is_never:
                     continue
-                overlap = self.without_empty(intersect_shapes(part, other, self.budget, keyword, node.pointer))
-                if overlap.is_never:
-                    continue
-                complement = negate_shapes(other, self.budget, keyword, node.pointer)
-                part = self.without_empty(intersect_shapes(part, complement, self.budget, keyword, node.pointer))
-            result = unite_shapes(result, part, self.budget, keyword, node.pointer)
+                part = self.outside(part, other, parts[other_index], place)
+            result = unite_shapes(result, part, self.budget, *place)
+        return result
+
+    def outside(self, part: Shapes, other: Shapes, whole_other: Shapes, place: tuple[str, str]) -> Shapes:
+        """Return the values of `part` that are not in `other`; shapes without a common value stay as they are."""
+        complement: Shapes | None = None
+        result = NOTHING
+        for piece in pieces_of(part):
+            if not self.without_empty(intersect_shapes(piece, other, self.budget, *place)).is_never:
+                complement = complement or negate_shapes(whole_other, self.budget, *place)
+                piece = self.without_empty(intersect_shapes(piece, complement, self.budget, *place))
+            result = unite_shapes(result, piece, self.budget, *place)
         return result
 
     def negation(self, node: Node, schema: dict[str, JsonValue], keyword: str) -> Shapes:
@@ -307,60 +318,19 @@ class Expander:
         self.budget.spend(len(value), keyword, node.pointer)
         return shapes_of_values(value, node.pointer)
 
-    def unevaluated(self, node: Node, schema: dict[str, JsonValue], shapes: Shapes) -> Shapes:
-        """Apply unevaluatedProperties and unevaluatedItems: each alternative counts what its own branches have looked at."""
-        if "unevaluatedItems" in schema:
-            terms = self.conjunction_of(self.document.child(node, "unevaluatedItems"))
-            arrays: list[ArrayShape | Opaque] = []
-            for array in shapes.arrays:
-                if isinstance(array, ArrayShape) and array.num_evaluated is not None:
-                    rest = Shapes(arrays=(ArrayShape(prefix=(ANY,) * array.num_evaluated, items=terms),))
-                    met = intersect_shapes(Shapes(arrays=(array,)), rest, self.budget, "unevaluatedItems", node.pointer)
-                    arrays += [
-                        replace(shape, num_evaluated=None) for shape in met.arrays if isinstance(shape, ArrayShape)
-                    ]
-                else:
-                    arrays.append(array)
-            shapes = replace(shapes, arrays=tuple(arrays), tightened=shapes.tightened or terms != ANY)
-        if "unevaluatedProperties" in schema:
-            terms = self.conjunction_of(self.document.child(node, "unevaluatedProperties"))
-            objects: list[ObjectShape | Opaque] = []
-            for thing in shapes.objects:
-                if isinstance(thing, ObjectShape) and not thing.evaluated.everything:
-                    seen = thing.evaluated
-                    rules = NameRules(tuple((pattern, ANY) for pattern in sorted(seen.patterns)), terms)
-                    closed = ObjectShape(tuple((name, ANY) for name in sorted(seen.names)), (rules,))
-                    met = intersect_shapes(
-                        Shapes(objects=(thing,)),
-                        Shapes(objects=(closed,)),
-                        self.budget,
-                        "unevaluatedProperties",
-                        node.pointer,
-                    )
-                    for shape in met.objects:
-                        assert isinstance(shape, ObjectShape)
-                        objects.append(replace(shape, evaluated=replace(seen, everything=True)))
-                else:
-                    objects.append(thing)
-            shapes = replace(shapes, objects=tuple(objects), tightened=shapes.tightened or terms != ANY)
-        return shapes
+
+def pieces_of(shapes: Shapes) -> list[Shapes]:
+    """Return single shapes whose union is `shapes`."""
+    pieces = [Shapes(null=True, tightened=shapes.tightened)] if shapes.null else []
+    if shapes.booleans:
+        pieces.append(Shapes(booleans=shapes.booleans, tightened=shapes.tightened))
+    pieces += [Shapes(numbers=(shape,), tightened=shapes.tightened) for shape in shapes.numbers]
+    pieces += [Shapes(strings=(shape,), tightened=shapes.tightened) for shape in shapes.strings]
+    pieces += [Shapes(arrays=(shape,), tightened=shapes.tightened) for shape in shapes.arrays]
+    return pieces + [Shapes(objects=(shape,), tightened=shapes.tightened) for shape in shapes.objects]
 
 
-# Read last, since the order of properties is that in which they are met.
-LATE_KEYWORDS = frozenset(("dependencies", "dependentRequired", "dependentSchemas", "if", "not", "const", "enum"))
-FIRST_DIALECT = {"const": DRAFT_6, "if": DRAFT_7, "dependentRequired": DRAFT_2019, "dependentSchemas": DRAFT_2019}
-FIRST_DIALECT |= {"$dynamicRef": DRAFT_2020, "$recursiveRef": DRAFT_2019, "unevaluatedItems": DRAFT_2019}
-FIRST_DIALECT |= {"unevaluatedProperties": DRAFT_2019, "contains": DRAFT_6, "propertyNames": DRAFT_6}
-FIRST_DIALECT |= {"minContains": DRAFT_2019, "maxContains": DRAFT_2019, "prefixItems": DRAFT_2020}
-APPLICATORS = frozenset(
-    "allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef dependencies dependentRequired dependentSchemas const enum "
-    "unevaluatedItems unevaluatedProperties".split()
-)
-
-
-def is_in_dialect(keyword: str, dialect: int) -> bool:
-    return FIRST_DIALECT.get(keyword, DRAFT_4) <= dialect and not (keyword == "$recursiveRef" and dialect > DRAFT_2019)
-
-
-def is_assertion(keyword: str, dialect: int) -> bool:
-    return keyword in OWN_KEYWORDS or (keyword in APPLICATORS and is_in_dialect(keyword, dialect))
+# Read after the others: the order of properties is that in which they are met, and branches are easier to tell apart
+# when everything else is known.
+LATE_KEYWORDS = {"oneOf": 1, "not": 2, "if": 2, "const": 2, "enum": 2}
+LATE_KEYWORDS |= {"dependencies": 2, "dependentRequired": 2, "dependentSchemas": 2}

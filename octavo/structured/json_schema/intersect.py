@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from octavo.structured.json_schema.errors import SchemaRefusedError
@@ -24,40 +25,56 @@ from octavo.structured.json_schema.shapes import (
 from octavo.structured.json_schema.strings import pattern_matches, string_in_shape, string_shape_is_empty
 from octavo.structured.json_schema.values import Number
 
-Shape = TypeVar("Shape", bound=Hashable)
+Shape = TypeVar("Shape", NumberShape, StringShape, ArrayShape, ObjectShape)
+Item = TypeVar("Item", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whom to charge for the work, and whom to blame when it is too much."""
+
+    budget: Budget
+    keyword: str
+    pointer: str
+
+
+def product(
+    lefts: tuple[Shape | Opaque, ...],
+    rights: tuple[Shape | Opaque, ...],
+    meet: Callable[[Shape, Shape], Shape | None],
+    place: Place,
+) -> tuple[Shape | Opaque, ...]:
+    """Return the intersections of all pairs that are not surely empty."""
+    place.budget.spend(len(lefts) * len(rights), place.keyword, place.pointer)
+    found: dict[Shape | Opaque, None] = {}
+    for left in lefts:
+        for right in rights:
+            if isinstance(left, Opaque):
+                found[left] = None
+            elif isinstance(right, Opaque):
+                found[right] = None
+            elif (met := meet(left, right)) is not None:
+                found[met] = None
+    if len(found) > MAX_ALTERNATIVES:
+        raise SchemaRefusedError(
+            f"it comes to more than {MAX_ALTERNATIVES} alternatives; simplify allOf/anyOf/oneOf",
+            place.keyword,
+            place.pointer,
+        )
+    return tuple(found)
 
 
 def intersect_shapes(first: Shapes, second: Shapes, budget: Budget, keyword: str, pointer: str) -> Shapes:
     """Return the shapes of the values that are in both."""
 
-    def product(
-        lefts: tuple[Shape | Opaque, ...],
-        rights: tuple[Shape | Opaque, ...],
-        meet: Callable[[Shape, Shape], Shape | None],
-    ) -> tuple[Shape | Opaque, ...]:
-        budget.spend(len(lefts) * len(rights), keyword, pointer)
-        found: dict[Shape | Opaque, None] = {}
-        for left in lefts:
-            for right in rights:
-                if isinstance(left, Opaque):
-                    found[left] = None
-                elif isinstance(right, Opaque):
-                    found[right] = None
-                elif (met := meet(left, right)) is not None:
-                    found[met] = None
-        if len(found) > MAX_ALTERNATIVES:
-            raise SchemaRefusedError(
-                f"it comes to more than {MAX_ALTERNATIVES} alternatives; simplify allOf/anyOf/oneOf", keyword, pointer
-            )
-        return tuple(found)
-
+    place = Place(budget, keyword, pointer)
     return Shapes(
         null=first.null and second.null,
         booleans=first.booleans & second.booleans,
-        numbers=product(first.numbers, second.numbers, intersect_numbers),
-        strings=product(first.strings, second.strings, intersect_strings),
-        arrays=product(first.arrays, second.arrays, intersect_arrays),
-        objects=product(first.objects, second.objects, intersect_objects),
+        numbers=product(first.numbers, second.numbers, intersect_numbers, place),
+        strings=product(first.strings, second.strings, intersect_strings, place),
+        arrays=product(first.arrays, second.arrays, intersect_arrays, place),
+        objects=product(first.objects, second.objects, intersect_objects, place),
         tightened=first.tightened or second.tightened,
     )
 
@@ -65,39 +82,38 @@ def intersect_shapes(first: Shapes, second: Shapes, budget: Budget, keyword: str
 def unite_shapes(first: Shapes, second: Shapes, budget: Budget, keyword: str, pointer: str) -> Shapes:
     """Return the shapes of the values that are in at least one."""
 
-    def union(lefts: tuple[Shape, ...], rights: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    def union(lefts: tuple[Item, ...], rights: tuple[Item, ...]) -> tuple[Item, ...]:
         budget.spend(len(rights), keyword, pointer)
         return tuple(dict.fromkeys((*lefts, *rights)))
 
     united = Shapes(
         null=first.null or second.null,
         booleans=first.booleans | second.booleans,
-        numbers=unite_values(union(first.numbers, second.numbers)),
-        strings=unite_values(union(first.strings, second.strings)),
+        numbers=unite_numbers(union(first.numbers, second.numbers)),
+        strings=unite_strings(union(first.strings, second.strings)),
         arrays=union(first.arrays, second.arrays),
         objects=union(first.objects, second.objects),
         tightened=first.tightened or second.tightened,
     )
-    if max(len(united.numbers), len(united.strings), len(united.arrays), len(united.objects)) > 8 * MAX_ALTERNATIVES:
-        raise SchemaRefusedError(f"it has more than {8 * MAX_ALTERNATIVES} alternatives", keyword, pointer)
+    if max(len(united.numbers), len(united.strings), len(united.arrays), len(united.objects)) > 4 * MAX_ALTERNATIVES:
+        raise SchemaRefusedError(f"it has more than {4 * MAX_ALTERNATIVES} alternatives", keyword, pointer)
     return united
 
 
-ScalarShape = TypeVar("ScalarShape", "NumberShape | Opaque", "StringShape | Opaque")
+def unite_numbers(shapes: tuple[NumberShape | Opaque, ...]) -> tuple[NumberShape | Opaque, ...]:
+    return (NumberShape(),) if NumberShape() in shapes else shapes
 
 
-def unite_values(shapes: tuple[ScalarShape, ...]) -> tuple[ScalarShape, ...]:
+def unite_strings(shapes: tuple[StringShape | Opaque, ...]) -> tuple[StringShape | Opaque, ...]:
     """Join the shapes that are plain lists of values into one: enumerations are often spread over anyOf."""
-    if NumberShape() in shapes:
-        return tuple(shape for shape in shapes if shape == NumberShape())
     if StringShape() in shapes:
-        return tuple(shape for shape in shapes if shape == StringShape())
-    strings = [shape for shape in shapes if isinstance(shape, StringShape) and shape.values is not None]
-    if len(strings) < 2:
+        return (StringShape(),)
+    listed = [shape for shape in shapes if isinstance(shape, StringShape) and shape.values is not None]
+    if len(listed) < 2:
         return shapes
-    values = tuple(dict.fromkeys(value for shape in strings for value in shape.values or ()))
-    others = tuple(shape for shape in shapes if shape not in strings)
-    return (*others, StringShape(values=values, pointer=strings[0].pointer))
+    values = tuple(dict.fromkeys(value for shape in listed for value in shape.values or ()))
+    others = tuple(shape for shape in shapes if shape not in listed)
+    return (*others, StringShape(values=values, pointer=listed[0].pointer))
 
 
 def intersect_numbers(first: NumberShape, second: NumberShape) -> NumberShape | None:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable
 from typing import NoReturn
 
-from octavo.structured.json_schema.document import DRAFT_6, DRAFT_2019, DRAFT_2020, Document, Node
+from octavo.structured.json_schema.dialects import (
+    DRAFT_6,
+    DRAFT_2019,
+    DRAFT_2020,
+    IN_PLACE_KEYWORDS,
+    OWN_KEYWORDS,
+)
+from octavo.structured.json_schema.document import Document, Node
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.intersect import value_by_rules
 from octavo.structured.json_schema.numbers import number_shape_is_empty
@@ -32,19 +39,6 @@ from octavo.structured.json_schema.strings import FORMATS, string_shape_is_empty
 from octavo.structured.json_schema.values import JsonValue, Number, is_count, is_number, value_key
 
 TYPES = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
-NUMBER_KEYWORDS = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split())
-STRING_KEYWORDS = frozenset("minLength maxLength pattern format".split())
-ARRAY_KEYWORDS = frozenset(
-    "items additionalItems prefixItems minItems maxItems uniqueItems contains minContains maxContains".split()
-)
-OBJECT_KEYWORDS = frozenset(
-    "properties patternProperties additionalProperties required minProperties maxProperties propertyNames".split()
-)
-OWN_KEYWORDS = NUMBER_KEYWORDS | STRING_KEYWORDS | ARRAY_KEYWORDS | OBJECT_KEYWORDS | {"type"}
-IN_PLACE_KEYWORDS = frozenset(
-    "allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef dependencies dependentRequired dependentSchemas const enum "
-    "unevaluatedItems unevaluatedProperties".split()
-)
 
 
 def is_trivial(node: Node) -> bool:
@@ -157,9 +151,10 @@ class KeywordReader:
         exclusive_bound = self.number(exclusive)
         if exclusive_bound is None:
             return inclusive_bound, False
-        if inclusive_bound is not None and inclusive_bound != exclusive_bound:
-            if (inclusive_bound > exclusive_bound) == is_low:
-                return inclusive_bound, False
+        if inclusive_bound is None or inclusive_bound == exclusive_bound:
+            return exclusive_bound, True
+        if (inclusive_bound > exclusive_bound) == is_low:
+            return inclusive_bound, False
         return exclusive_bound, True
 
     def string_shape(self) -> StringShape:

@@ -12,7 +12,7 @@ from octavo.structured.json_schema.errors import SchemaRefusedError
 MAX_INPUT_NODES = 200_000  # JSON values in the schema as given
 MAX_INPUT_DEPTH = 128  # nesting of the schema as given
 MAX_IN_PLACE_DEPTH = 64  # allOf, anyOf, $ref ... within each other without going down to a property or an item
-MAX_ALTERNATIVES = 256  # shapes per type that one schema object may come to
+MAX_ALTERNATIVES = 1_000  # shapes per type that one schema object may come to
 MAX_DEFINITIONS = 20_000  # distinct conjunctions of sub-schemas
 MAX_BACKEND_DEPTH = 400  # llguidance descends one stack frame per level, through references too; 3,000 overflow it
 MAX_STEPS = 400_000  # shapes made or compared

@@ -31,7 +31,7 @@ MAX_CONTAINED_PLACES = 6  # where a contained item may stand when the array has 
 
 def lower_array(shape: ArrayShape, expander: Expander) -> list[ArrayPlan]:
     """Return plans whose union is the shape. Raises SchemaRefusedError."""
-    plans = []
+    plans: list[ArrayPlan] = []
     for simple in without_contains(cut(shape), expander):
         plans += without_unique(cut(simple), expander)
     return [plan for plan in plans if plan.high is None or plan.low <= plan.high]
@@ -67,7 +67,7 @@ def without_contains(shape: ArrayShape, expander: Expander) -> list[ArrayShape]:
 def place_contained(shape: ArrayShape, contains: Contains) -> Iterator[ArrayShape]:
     """Yield the shapes with the contained items at fixed places.
 
-    Without an upper bound on the number of items, they stand among the first few: narrower than the schema, never wider.
+    Without an upper bound on the number of items they stand among the first few: narrower than the schema, never wider.
     """
     if all(set(contains.terms) <= set(terms) for terms in (*shape.prefix, shape.items)):
         high = shape.high if contains.high is None else min(contains.high, shape.high or contains.high)

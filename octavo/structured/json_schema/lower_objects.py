@@ -1,4 +1,4 @@
-"""Object shapes to plans: rules on names, counts and missing properties become named properties, patterns and alternatives."""
+"""Object shapes to plans: rules on names, counts and missing properties become names, patterns and alternatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.structured.json_schema.intersect import value_by_rules
 from octavo.structured.json_schema.plans import ObjectPlan
 from octavo.structured.json_schema.regex_language import TooLargeError
 from octavo.structured.json_schema.regex_search import parse_pattern
-from octavo.structured.json_schema.regex_syntax import Alternate, Node, all_but, length_between, to_text
+from octavo.structured.json_schema.regex_syntax import Alternate, Node, all_but, length_between, literal, to_text
 from octavo.structured.json_schema.shapes import (
     ANY,
     NEVER,
@@ -22,13 +22,13 @@ from octavo.structured.json_schema.shapes import (
     Extra,
     NameRules,
     ObjectShape,
-    Opaque,
     StringShape,
     both,
 )
-from octavo.structured.json_schema.strings import string_in_shape, string_trees
+from octavo.structured.json_schema.strings import pattern_matches, string_in_shape, string_trees
 
 MAX_SUBSETS = 128  # sets of properties written out one by one
+MAX_LITERALS = 40  # names that a pattern may stand for to become properties
 MAX_CELLS = 24  # pieces into which patterns cut the property names
 
 
@@ -43,7 +43,7 @@ class Cell:
 
 def lower_object(shape: ObjectShape, expander: Expander, *, closed: bool) -> list[ObjectPlan]:
     """Return plans whose union is the shape; `closed`: no property but those with a name or a pattern."""
-    shape, name_trees = apply_property_names(shape, expander)
+    shape, name_trees = apply_property_names(name_literal_patterns(shape), expander)
     if closed and (shape.properties or any(rule.patterns for rule in shape.rules)):
         shape = replace(shape, rules=(*shape.rules, *no_others(shape)))
     properties = dict(shape.properties)
@@ -63,6 +63,29 @@ def no_others(shape: ObjectShape) -> tuple[NameRules, ...]:
     if any(not rule.patterns and rule.rest != ANY for rule in shape.rules):
         return ()  # the schema speaks of other properties itself
     return (NameRules(tuple((pattern, ANY) for pattern in patterns), NEVER),)
+
+
+def name_literal_patterns(shape: ObjectShape) -> ObjectShape:
+    """Turn patterns that match only a few names into properties with these names."""
+    properties = dict(shape.properties)
+    literal_patterns = set()
+    for rule in shape.rules:
+        for pattern, _ in rule.patterns:
+            wide = parse_pattern(pattern).wide
+            names = regex_language.finite_language(wide.required[0], MAX_LITERALS) if len(wide.required) == 1 else None
+            if names is None:
+                continue
+            literal_patterns.add(pattern)
+            for name in names:
+                if name not in properties:
+                    # A name that only some dialects see matched is left out.
+                    surely = pattern_matches(pattern, name)[1]
+                    properties[name] = value_by_rules(shape.rules, name) if surely else NEVER
+    rules = tuple(
+        NameRules(tuple(entry for entry in rule.patterns if entry[0] not in literal_patterns), rule.rest)
+        for rule in shape.rules
+    )
+    return replace(shape, properties=tuple(properties.items()), rules=rules)
 
 
 def apply_property_names(shape: ObjectShape, expander: Expander) -> tuple[ObjectShape, tuple[Node, ...]]:
@@ -92,9 +115,9 @@ def apply_property_names(shape: ObjectShape, expander: Expander) -> tuple[Object
 
 def tree_of(shape: StringShape) -> Node:
     """Return one tree for a shape of strings."""
-    if shape.values is not None:
-        required, forbidden = [Alternate(tuple(map(text_tree, shape.values)))], []
-    else:
+    required: list[Node] = [Alternate(tuple(map(literal, shape.values or ())))]
+    forbidden: list[Node] = []
+    if shape.values is None:
         required, forbidden = string_trees(shape)
         if shape.low or shape.high is not None:
             ranges = [regex_language.length_range(tree) for tree in required]
@@ -105,12 +128,6 @@ def tree_of(shape: StringShape) -> Node:
             if not implied:
                 required.append(length_between(shape.low, shape.high))
     return combined(tuple(required), tuple(forbidden), "propertyNames", shape.pointer)
-
-
-def text_tree(text: str) -> Node:
-    from octavo.structured.json_schema.regex_syntax import literal
-
-    return literal(text)
 
 
 def combined(required: tuple[Node, ...], forbidden: tuple[Node, ...], keyword: str, pointer: str) -> Node:
@@ -132,33 +149,23 @@ def unnamed_properties(
     texts = list(dict.fromkeys(pattern for rule in shape.rules for pattern, _ in rule.patterns))
     if not texts and not name_trees:
         return [], rest
+    cells = cells_of(texts, name_trees, shape.pointer)
+    # Other names go by additionalProperties where all dialects agree which they are; else they get their own pattern.
+    rest_by_keyword = not name_trees and all(is_clear(text) for text in texts)
     patterns: list[tuple[str, Conjunction]] = []
-    for cell in cells_of(texts, name_trees, shape.pointer):
+    for cell in cells:
         value = value_in_cell(shape.rules, cell)
-        if value == NEVER:
-            continue
-        if not cell.patterns and not name_trees and all(is_clear(text) for text in texts):
-            return [*patterns, *rest_of_cells(texts, name_trees, shape, skip=cell)], value
-        forbidden = tuple(
-            tree for tree in cell.forbidden if regex_language.is_empty((*cell.required, tree), ()) is not True
-        )
-        tree = combined(cell.required, forbidden, "patternProperties", shape.pointer)
-        patterns.append((to_text(tree), value))
-    return patterns, NEVER
+        if (cell.patterns or not rest_by_keyword) and (value != NEVER or rest_by_keyword):
+            patterns.append((text_of_cell(cell, shape.pointer), value))
+    has_rest = rest_by_keyword and any(not cell.patterns for cell in cells)
+    return patterns, rest if has_rest else NEVER
 
 
-def rest_of_cells(
-    texts: list[str], name_trees: tuple[Node, ...], shape: ObjectShape, skip: Cell
-) -> Iterator[tuple[str, Conjunction]]:
-    """Yield the patterns of the cells behind `skip`."""
-    behind = False
-    for cell in cells_of(texts, name_trees, shape.pointer):
-        if behind and (value := value_in_cell(shape.rules, cell)) != NEVER:
-            forbidden = tuple(
-                tree for tree in cell.forbidden if regex_language.is_empty((*cell.required, tree), ()) is not True
-            )
-            yield to_text(combined(cell.required, forbidden, "patternProperties", shape.pointer)), value
-        behind = behind or cell == skip
+def text_of_cell(cell: Cell, pointer: str) -> str:
+    forbidden = tuple(
+        tree for tree in cell.forbidden if regex_language.is_empty((*cell.required, tree), ()) is not True
+    )
+    return to_text(combined(cell.required, forbidden, "patternProperties", pointer))
 
 
 def is_clear(pattern: str) -> bool:
@@ -276,6 +283,3 @@ def others_only(plan: ObjectPlan, shape: ObjectShape, low: int, high: int | None
     properties = tuple((name, terms) for name, terms in plan.properties if name in plan.required)
     names_left = all_but(absent | frozenset(plan.required))
     return [replace(counted, properties=properties, patterns=((to_text(names_left), plan.rest),), rest=NEVER)]
-
-
-__all__ = ["Opaque", "lower_object"]

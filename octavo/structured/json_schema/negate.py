@@ -1,16 +1,18 @@
 """The complement of shapes: what `not`, `oneOf`, `if` and dependencies need.
 
-Each type's complement is the intersection of its shapes' complements, and each shape's complement a union of shapes that break one of its
-demands. A demand whose breach no shape describes becomes an Opaque, which only matters if something of it is left in the end.
+Each type's complement is the intersection of its shapes' complements, each shape's complement a union of shapes that
+break one of its demands. A demand whose breach no shape describes becomes an Opaque, which only matters if something of
+it is left in the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from octavo.structured.json_schema.errors import SchemaRefusedError
-from octavo.structured.json_schema.intersect import intersect_shapes, unite_shapes
+from octavo.structured.json_schema.intersect import intersect_shapes
 from octavo.structured.json_schema.limits import Budget
 from octavo.structured.json_schema.shapes import (
     ANY,
@@ -36,37 +38,15 @@ def negate_shapes(shapes: Shapes, budget: Budget, keyword: str, pointer: str) ->
     if shapes.tightened:
         raise SchemaRefusedError("its complement is not known exactly", keyword, pointer)
     result = replace(ANYTHING, null=not shapes.null, booleans=BOTH_BOOLEANS - shapes.booleans)
-    breaches: list[Shapes] = []
-    for number in shapes.numbers:
-        breaches.append(Shapes(numbers=tuple(outside_number(number, keyword, pointer))))
-    for text in shapes.strings:
-        breaches.append(Shapes(strings=tuple(outside_string(text, keyword, pointer))))
-    for array in shapes.arrays:
-        breaches.append(Shapes(arrays=tuple(outside_array(array, keyword, pointer))))
-    for thing in shapes.objects:
-        breaches.append(Shapes(objects=tuple(outside_object(thing, keyword, pointer))))
-    for shape, breach in zip(
-        (*shapes.numbers, *shapes.strings, *shapes.arrays, *shapes.objects), breaches, strict=True
-    ):
-        others = untouched(shape, breach, shapes)
-        result = intersect_shapes(
-            result, unite_shapes(breach, others, budget, keyword, pointer), budget, keyword, pointer
-        )
+    breaches = [
+        *(replace(ANYTHING, numbers=tuple(outside_number(shape, keyword, pointer))) for shape in shapes.numbers),
+        *(replace(ANYTHING, strings=tuple(outside_string(shape, keyword, pointer))) for shape in shapes.strings),
+        *(replace(ANYTHING, arrays=tuple(outside_array(shape, keyword, pointer))) for shape in shapes.arrays),
+        *(replace(ANYTHING, objects=tuple(outside_object(shape, keyword, pointer))) for shape in shapes.objects),
+    ]
+    for breach in breaches:
+        result = intersect_shapes(result, breach, budget, keyword, pointer)
     return result
-
-
-def untouched(shape: object, breach: Shapes, shapes: Shapes) -> Shapes:
-    """Return everything of the types that a breach of one shape says nothing about."""
-    kind = (
-        "numbers"
-        if shape in shapes.numbers
-        else "strings"
-        if shape in shapes.strings
-        else "arrays"
-        if shape in shapes.arrays
-        else "objects"
-    )
-    return replace(ANYTHING, **{kind: ()})
 
 
 def outside_number(shape: NumberShape | Opaque, keyword: str, pointer: str) -> Iterable[NumberShape | Opaque]:
@@ -76,7 +56,7 @@ def outside_number(shape: NumberShape | Opaque, keyword: str, pointer: str) -> I
     if shape.values is not None:
         points = sorted(set(shape.values))
         yield NumberShape(high=points[0], high_open=True)
-        for low, high in zip(points, points[1:], strict=False):
+        for low, high in pairwise(points):
             yield NumberShape(low=low, low_open=True, high=high, high_open=True)
         yield NumberShape(low=points[-1], low_open=True)
         return

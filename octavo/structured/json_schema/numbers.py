@@ -1,12 +1,13 @@
 """Numbers: which values a shape holds, and how to say it so that llguidance 1.9.1 enforces it exactly.
 
 What its number grammar cannot do, found by experiment, and what is done here about it:
-- bounds are doubles turned into 64-bit integers: bounds beyond 2^53 are rounded inwards, and beyond 2^63 - 1024 cut off;
+- bounds are doubles turned into 64-bit integers: bounds beyond 2^53 are rounded inwards, beyond 2^63 - 1024 cut off;
 - an integer constant of -2^63 ends the process: constants beyond 2^53 that are not exact in 64 bits are refused;
-- fractions of more than 15 digits are read one unit off, and more than 18 decimals are misread: bounds are rounded inwards;
-- an excluded bound lets 0.99...9 through, which every validator reads as 1.0: the bound becomes the next number inwards;
-- multiples of 0.01 hold for decimal fractions but some fail in validators, which compute with doubles: those that hold in
-  both are listed where the bounds leave few, otherwise only steps that are exact in binary pass.
+- fractions of more than 15 digits are read one unit off, and more than 18 decimals are misread: bounds are rounded
+  inwards;
+- an excluded bound lets 0.99...9 through, which every validator reads as 1.0: the next number inwards is used;
+- multiples of 0.01 hold for decimal fractions but some fail in validators, which compute with doubles: those that hold
+  in both are listed where the bounds leave few, otherwise only steps that are exact in binary pass.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def integer_bounds(shape: NumberShape) -> tuple[int | None, int | None]:
 
 
 def integer_step(shape: NumberShape) -> int | None:
-    """Return the least common multiple of 1 and all `multiples_of`; None where it is not exact in doubles, or too large."""
+    """Return the least common multiple of 1 and all `multiples_of`; None where inexact in doubles or too large."""
     step = Fraction(1)
     for divisor in shape.multiples_of:
         exact = Fraction(divisor)
@@ -200,7 +201,7 @@ def fraction_step(shape: NumberShape) -> float:
         exact = Fraction(divisor)
         if exact != Fraction(repr(divisor)) or exact.denominator > 2**10:
             raise SchemaRefusedError(
-                f"multiples of {divisor} are not exact in binary, so validators disagree; use an integer of smaller units",
+                f"multiples of {divisor} are not exact in binary, so validators disagree; use an integer",
                 "multipleOf",
                 shape.pointer,
             )

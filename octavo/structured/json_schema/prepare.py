@@ -1,4 +1,4 @@
-"""`prepare_schema`: a JSON Schema to an equivalent one that llguidance enforces exactly, or an error that names the keyword."""
+"""`prepare_schema`: a JSON Schema to one that llguidance enforces exactly, or an error that names the keyword."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def prepare_schema(schema: JsonValue, *, disable_additional_properties: bool = F
     schema: the schema as parsed JSON; it is not changed
     disable_additional_properties: objects that name properties allow no others, unless the schema speaks of them
 
-    Every text that the result admits is a valid instance of `schema`, formats counting as annotations. Raises SchemaRefusedError for
-    what is malformed, has no value, refers outside, is too large, or cannot be enforced. A pure function.
+    Every text that the result admits is a valid instance of `schema`, formats counting as annotations. Raises
+    SchemaRefusedError for what is malformed, has no value, refers outside, is too large, or cannot be enforced.
+    A pure function.
     """
     check_is_json(schema)
     document = Document(schema)

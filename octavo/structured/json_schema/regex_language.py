@@ -1,7 +1,8 @@
-"""Questions about sets of strings given by regular expressions: is this string in it, is it empty, what is its complement.
+"""Questions about sets of strings given by regular expressions: is a string in it, is it empty, what is its complement.
 
-A tree becomes a non-deterministic automaton over classes of code points that no tree tells apart; sets of states are followed
-lazily, so that no pattern takes exponential time to match. Every question has a bound and answers "unknown" beyond it.
+A tree becomes a non-deterministic automaton over classes of code points that no tree tells apart; sets of states are
+followed lazily, so that no pattern takes exponential time to match. Every question has a bound and answers "unknown"
+beyond it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from functools import lru_cache
 
 from octavo.structured.json_schema.regex_syntax import (
     EMPTY,
-    NOTHING,
     LAST_CODE_POINT,
+    NOTHING,
     Alternate,
     Chars,
     Concat,
@@ -137,7 +138,7 @@ def matches(tree: Node, text: str) -> bool:
 
 
 class Product:
-    """The deterministic automaton of the strings in all of `required` and in none of `forbidden`, made as it is walked."""
+    """The deterministic automaton of the strings in all of `required` and none of `forbidden`, made as it is walked."""
 
     def __init__(self, required: tuple[Node, ...], forbidden: tuple[Node, ...]) -> None:
         self.automata = [automaton_of(tree) for tree in (*required, *forbidden)]
@@ -222,7 +223,7 @@ def eliminate(num_states: int, accepting: list[int], edges: dict[tuple[int, int]
     while remaining:
         incoming = Counter(target for _, target in edges)
         outgoing = Counter(source for source, _ in edges)
-        state = min(remaining, key=lambda one: incoming[one] * outgoing[one])  # noqa: B023
+        state = min(remaining, key=lambda one: incoming[one] * outgoing[one])
         remaining.discard(state)
         loop = edges.pop((state, state), None)
         middle = () if loop is None else (Repeat(loop, 0, None),)
@@ -261,3 +262,32 @@ def length_range(tree: Node) -> tuple[int, int | None]:
             return sum(low for low, _ in ranges), None if None in highs else sum(high or 0 for high in highs)
         return min(low for low, _ in ranges), None if None in highs else max(high or 0 for high in highs)
     return 0, None
+
+
+def finite_language(tree: Node, limit: int) -> list[str] | None:
+    """Return all strings of a tree where they are no more than `limit`, else None."""
+    if isinstance(tree, Chars):
+        if sum(high - low + 1 for low, high in tree.intervals) > limit:
+            return None
+        return [chr(code) for low, high in tree.intervals for code in range(low, high + 1)]
+    if isinstance(tree, Alternate):
+        found: dict[str, None] = {}
+        for item in tree.items:
+            texts = finite_language(item, limit)
+            if texts is None:
+                return None
+            found |= dict.fromkeys(texts)
+        return list(found) if len(found) <= limit else None
+    if isinstance(tree, Repeat):
+        if tree.high is None or tree.high > limit:
+            return None
+        copies = [concat((tree.item,) * count) for count in range(tree.low, tree.high + 1)]
+        return finite_language(Alternate(tuple(copies)), limit)
+    assert isinstance(tree, Concat)
+    found = {"": None}
+    for item in tree.items:
+        texts = finite_language(item, limit)
+        if texts is None or len(found) * len(texts) > limit:
+            return None
+        found = {before + after: None for before in found for after in texts}
+    return list(found)

@@ -33,7 +33,7 @@ SYNTAX_CHARACTERS = set("^$\\.*+?()[]{}|/")
 ASCII_DIGITS: Intervals = ((0x30, 0x39),)
 ASCII_WORD: Intervals = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 ASCII_SPACE: Intervals = ((0x09, 0x0D), (0x20, 0x20))
-# Where each run of ten decimal digits begins (Unicode 16, category Nd): Python's \\d takes them all, ECMA-262's only ASCII.
+# Where each run of ten decimal digits begins (Unicode 16, category Nd): Python takes all, ECMA-262 only ASCII.
 DIGIT_ZEROS = (
     *(0x30, 0x660, 0x6F0, 0x7C0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0xDE6, 0xE50, 0xED0),
     *(0xF20, 0x1040, 0x1090, 0x17E0, 0x1810, 0x1946, 0x19D0, 0x1A80, 0x1A90, 0x1B50, 0x1BB0, 0x1C40, 0x1C50, 0xA620),
@@ -81,7 +81,7 @@ def class_bounds(letter: str) -> tuple[Intervals, Intervals]:
 
 
 def parse_ecma(text: str, *, wide: bool = False) -> Node:
-    """Parse to a tree with anchors; `wide`: where dialects differ on a class, take what any allows. Raises PatternError."""
+    """Parse to a tree with anchors; `wide`: where dialects differ, take what any allows. Raises PatternError."""
     if len(text) > MAX_PATTERN_LENGTH:
         raise PatternError(f"the pattern is longer than {MAX_PATTERN_LENGTH} characters")
     parser = Parser(text, wide)

@@ -1,7 +1,7 @@
 """The normal form of a schema: for each JSON type, a union of shapes that know no allOf, anyOf, oneOf, not or if.
 
-A shape describes values of one type. Where it speaks about values within (properties, items), it holds a conjunction of terms, which are
-looked into only when needed: this is what makes recursive schemas finite.
+A shape describes values of one type. Where it speaks about values within (properties, items), it holds a conjunction of
+terms, which are looked into only when needed: this is what makes recursive schemas finite.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class ObjectShape:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """A union of shapes for each type. `tightened`: it leaves out values that the schema allows, so it must not be negated."""
+    """A union of shapes for each type. `tightened`: narrower than the schema, so it must not be negated."""
 
     null: bool = False
     booleans: frozenset[bool] = frozenset()

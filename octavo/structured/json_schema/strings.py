@@ -1,4 +1,4 @@
-"""Strings: which values a shape holds, whether it is empty, and how to say it so that llguidance enforces it exactly."""
+"""Strings: which values a shape holds, whether it is empty, and how to say it to llguidance."""
 
 from __future__ import annotations
 
@@ -138,6 +138,6 @@ def write_strings(shape: StringShape) -> JsonValue:
 
 
 def write_text(text: str, pointer: str) -> str:
-    if any(character < " " and character not in "\b\f\n\r\t" or character == "\x7f" for character in text):
+    if any((character < " " and character not in "\b\f\n\r\t") or character == "\x7f" for character in text):
         raise SchemaRefusedError("a value holds a control character without a short escape", "enum", pointer)
     return text

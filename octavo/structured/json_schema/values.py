@@ -9,7 +9,7 @@ from typing import TypeAlias
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.limits import MAX_INPUT_DEPTH, MAX_INPUT_NODES
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 Number: TypeAlias = "int | float"
 
 

@@ -1,8 +1,9 @@
-"""Judges a schema: does the backend compile it, alone and prepared, and is every text that it admits a valid instance?"""
+"""Judges a schema: does the backend compile it, alone and prepared, and is every text that it admits valid?"""
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 import warnings
@@ -20,6 +21,14 @@ EOS = 256
 MAX_BYTES = 1500
 HASTEN_AFTER = 150
 CLOSERS = frozenset(b'"}]')
+
+
+def finite(text: str) -> float:
+    """Read a number; raise OverflowError for one like 1e999: the validator fails on infinities."""
+    number = float(text)
+    if math.isinf(number):
+        raise OverflowError(text)
+    return number
 
 
 class ByteTokens:
@@ -98,15 +107,21 @@ class Oracle:
     def leak(self, validator: Any, text: str) -> str | None:
         """Return what is wrong with a text, None for a valid instance."""
         try:
-            instance = json.loads(text)
+            instance = json.loads(text, parse_float=finite)
+        except OverflowError:
+            return None
         except ValueError as error:
             return f"no JSON: {error}: {text[:300]}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 error = next(validator.iter_errors(instance), None)
-            except Exception as failure:  # the validator itself cannot cope with the schema
-                return None if "Unresolvable" in type(failure).__name__ else f"oracle failed: {failure!r:.100}: {text[:200]}"
+            except BaseException as failure:  # the validator itself cannot cope with the schema
+                return (
+                    None
+                    if "Unresolvable" in type(failure).__name__
+                    else f"oracle failed: {failure!r:.100}: {text[:200]}"
+                )
         return None if error is None else f"{error.message[:200]} (at {error.json_path}): {text[:400]}"
 
     def walk(self, matcher: Any, chooser: random.Random) -> str | None:
