@@ -179,26 +179,18 @@ def _closed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A schema by itself allows any others, and a small model goes on inventing them.
     """
+    declared = parameters.get("properties", {})
     is_open = _SPEAK_OF_OTHERS.isdisjoint(parameters) and parameters.get("type", "object") == "object"
-    return {"properties": {}, **parameters, "additionalProperties": False} if is_open else parameters
+    if not is_open or not set(parameters.get("required", ())) <= set(declared):
+        return parameters
+    return {**parameters, "properties": declared, "additionalProperties": False}
 
 
 _SPEAK_OF_OTHERS = frozenset(
     (
         *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "minProperties"),
-        *(
-            "allOf",
-            "anyOf",
-            "oneOf",
-            "not",
-            "if",
-            "$ref",
-            "$dynamicRef",
-            "dependentSchemas",
-            "dependencies",
-            "enum",
-            "const",
-        ),
+        *("allOf", "anyOf", "oneOf", "not", "if", "enum", "const", "$ref", "$dynamicRef"),
+        *("dependencies", "dependentSchemas", "dependentRequired"),
     )
 )
 

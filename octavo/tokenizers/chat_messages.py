@@ -157,6 +157,7 @@ def _normalize_tool_calls(tool_calls: object, index: int, style: MessageStyle) -
         arguments = _arguments(function.get("arguments"), where)
         function["arguments"] = json.dumps(arguments, ensure_ascii=False) if style.arguments_are_text else arguments
         call.setdefault("type", "function")
+        call.pop("index", None)  # a stream's, which clients send back
     return tool_calls
 
 

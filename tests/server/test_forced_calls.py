@@ -104,6 +104,31 @@ def test_tools_are_described_even_where_the_template_has_no_place_for_them(tiny:
     assert native.count("Tells the weather.") == 1 and "JSON array" not in native
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "required": ["a"]},
+        {"type": "object", "required": ["a"], "properties": {}},
+        {
+            "type": "object",
+            "properties": {"a": {"enum": [1]}},
+            "additionalProperties": {"enum": [2]},
+            "required": ["a"],
+        },
+        {
+            "$ref": "#/$defs/x",
+            "$defs": {"x": {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}},
+        },
+        {"type": "object", "allOf": [{"properties": {"a": {"enum": [1]}}}], "required": ["a"]},
+    ],
+)
+def test_schemas_that_speak_of_other_keys_stay_as_they_are(tiny: Server, parameters: dict[str, Any]):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    fields = {**FIELDS, "tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}}}
+    reply = tiny.post("/v1/chat/completions", **{**fields, "max_tokens": 3})
+    assert reply.status == 200, reply.body
+
+
 def test_neither_parser_nor_flag_is_needed(scripted_engine: Engine):
     server = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="none", enable_auto_tool_choice=False)
     answer = ask(server, tool_choice=NAMED, tools=[bounded(WEATHER)])

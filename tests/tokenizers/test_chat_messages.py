@@ -50,6 +50,11 @@ def test_tool_arguments_become_a_mapping(arguments, expected):
     assert message["tool_calls"][0]["function"]["arguments"] == expected
 
 
+def test_a_call_that_was_put_together_from_a_stream_is_an_ordinary_one():
+    streamed = one(assistant(tool_calls=[{**call("{}"), "index": 0}]))
+    assert streamed == one(assistant(tool_calls=[call("{}")]))
+
+
 @pytest.mark.parametrize("tool_calls", [[], None])
 def test_empty_tool_calls_count_as_absent(tool_calls):
     assert "tool_calls" not in one(assistant(tool_calls=tool_calls))
