@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from served import serving
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo", "Spain": "Madrid", "Egypt": "Cairo", "Peru": "Lima"}
 CHOICE_TASK = """
@@ -49,28 +46,6 @@ generation_kwargs: {{until: [".", ",", "\\n"], max_gen_toks: 12}}
 filter_list: [{{name: strict, filter: [{{function: remove_whitespace}}, {{function: take_first}}]}}]
 metric_list: [{{metric: exact_match, ignore_case: true}}]
 """
-
-
-@contextlib.contextmanager
-def serving(model: str) -> Iterator[str]:
-    """Run a server; yield its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(port), "--disable-access-log"]
-    server = subprocess.Popen(command)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
-                break
-            if server.poll() is not None:
-                raise SystemExit("the server did not start")
-            time.sleep(0.1)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def write_tasks(folder: Path) -> None:
@@ -213,9 +188,9 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     args = parser.parse_args()
     num_wrong = 0
-    with serving(args.model) as url:
+    with serving(args.model) as server:
         for attempt in (try_lm_eval, try_litellm, try_langchain):
-            for name, holds, detail in attempt(url, args.model):
+            for name, holds, detail in attempt(server.url, args.model):
                 num_wrong += not holds
                 print(f"{'ok   ' if holds else 'WRONG'} {name}: {detail}", flush=True)
     return 1 if num_wrong else 0

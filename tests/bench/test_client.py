@@ -56,6 +56,28 @@ def chunked(*pieces: bytes) -> list[bytes]:
     return [head, *(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces), b"0\r\n\r\n"]
 
 
+def test_a_request_that_nobody_waits_for_any_more_leaves_its_connection():
+    is_left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""  # and not a word before
+        is_left.set()
+        writer.close()
+
+    async def use(client: Client) -> None:
+        async def ask() -> None:
+            async with client.request("GET", "/slow"):
+                pass
+
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        await asyncio.wait_for(is_left.wait(), 20)
+
+    with_server(serve, use)
+
+
 def test_a_connection_is_used_again():
     reply = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
     connections = []

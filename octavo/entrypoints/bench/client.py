@@ -76,6 +76,9 @@ class Client:
                 raise
             connection = await self._connect()
             response = await connection.exchange(head, body or b"")
+        except BaseException:  # whoever stops waiting for an answer leaves: the server is to see it
+            connection.close()
+            raise
         try:
             yield response
         finally:
