@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.config import OctavoConfig
 from octavo.errors import ConfigError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+
+
+class PendingOutput(Protocol):
+    """A forward that may still run; a `concurrent.futures.Future` is one."""
+
+    def result(self) -> ModelRunnerOutput | None:
+        """Wait for the end, and return the output or raise what the forward raised."""
 
 
 class Executor(ABC):
@@ -38,7 +44,7 @@ class Executor(ABC):
         """Call a worker method by name, or a function with the worker as first argument, on every worker."""
 
     @abstractmethod
-    def execute_model(self, step: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
+    def execute_model(self, step: SchedulerOutput) -> PendingOutput:
         """Start the forward. A result of None says: call `sample_tokens` for the tokens."""
 
     @abstractmethod

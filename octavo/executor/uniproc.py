@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.config import OctavoConfig
 from octavo.errors import ConfigError, UnsupportedError
-from octavo.executor.interface import Executor
+from octavo.executor.interface import Executor, PendingOutput
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from octavo.utils.imports import import_by_name
 from octavo.worker.worker import Worker
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The output of a forward that has ended. (A Future costs a tenth of a millisecond a step in locks that nobody needs.)"""
+
+    output: ModelRunnerOutput | None
+
+    def result(self) -> ModelRunnerOutput | None:
+        return self.output
+
+
 class UniProcExecutor(Executor):
-    """Calls its worker directly. The forward runs in the calling thread, so the future is already done."""
+    """Calls its worker directly: the forward runs in the calling thread, and is over when `execute_model` returns."""
 
     def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
         self.worker = worker_class(config)(config, checkpoint, rank=0)
@@ -38,13 +48,8 @@ class UniProcExecutor(Executor):
             raise UnsupportedError(f"the worker has no method {method!r}; give a name of one or a function")
         return [function(*args, **(kwargs or {}))]
 
-    def execute_model(self, step: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
-        future: Future[ModelRunnerOutput | None] = Future()
-        try:
-            future.set_result(self.worker.execute_model(step))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+    def execute_model(self, step: SchedulerOutput) -> PendingOutput:
+        return _Done(self.worker.execute_model(step))
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         return self.worker.sample_tokens(grammar)
