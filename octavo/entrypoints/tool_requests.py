@@ -147,6 +147,11 @@ def _function(where: str, function: Mapping[str, Any], schema_name: str) -> Mapp
         parameters = _NO_PARAMETERS
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise _bad(f"{where}.{schema_name}", 'a JSON schema of type "object"', parameters, "tools")
+    if not isinstance(parameters.get("properties", {}), Mapping):
+        raise _bad(f"{where}.{schema_name}.properties", "an object", parameters["properties"], "tools")
+    required = parameters.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise _bad(f"{where}.{schema_name}.required", "a list of names", required, "tools")
     return {"name": name, "description": description, "parameters": parameters, "strict": bool(strict)}
 
 

@@ -83,6 +83,18 @@ def test_no_tools_are_no_wish():
         ([{"type": "function", "function": {"name": "a\nb"}}], None, "printable", "tools"),
         ([{"type": "function", "function": {"name": "f", "parameters": []}}], None, r"parameters must be", "tools"),
         ([{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}], None, "object", "tools"),
+        (
+            [{"type": "function", "function": {"name": "f", "parameters": {"properties": 1}}}],
+            None,
+            "properties",
+            "tools",
+        ),
+        (
+            [{"type": "function", "function": {"name": "f", "parameters": {"required": [[]]}}}],
+            None,
+            "required",
+            "tools",
+        ),
         ([{"type": "function", "function": {"name": "f", "strict": 1}}], None, "strict must be true or false", "tools"),
         ([{"type": "function", "function": {"name": "f", "description": 1}}], None, "description must be", "tools"),
         ([{"type": "function", "function": CLOCK}] * 2, None, "two functions named 'clock'", "tools"),
