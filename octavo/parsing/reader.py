@@ -56,12 +56,13 @@ class Stops:
 class Reader:
     """The unread text of an output, `text[at:]`, and what was read of a thing that is still undecided (`held`)."""
 
-    __slots__ = ("_held", "at", "is_final", "text")
+    __slots__ = ("_held", "at", "is_final", "num_taken", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.is_final = False
+        self.num_taken = 0  # characters consumed so far
         self._held: list[str] | None = None
 
     def append(self, text: str) -> None:
@@ -71,6 +72,7 @@ class Reader:
     def take(self, end: int) -> str:
         """Consume up to an index of `text`."""
         piece = self.text[self.at : end]
+        self.num_taken += end - self.at
         self.at = end
         if self._held is not None:
             self._held.append(piece)

@@ -74,11 +74,14 @@ def _read_calls(
 
     A call that breaks off once it has begun ends incomplete, and what follows is content.
     """
+    num_taken = reader.num_taken
     reader.hold()
     try:
         yield from _read_section(CallContext(reader, writer, tools, is_bare), tool_format)
     except MalformedCallError:
         writer.end_call(is_complete=False)
+    if reader.num_taken == num_taken:
+        reader.take(reader.at + 1)  # refused at sight: never look twice at the same place
     writer.content(reader.release())
 
 
@@ -99,7 +102,10 @@ def _read_section(context: CallContext, tool_format: ToolFormat) -> Steps[None]:
         elif marker is not None:
             raise MalformedCallError
         elif is_expecting or (may_repeat and (yield from _next_is_call(context, tool_format))):
+            num_taken = reader.num_taken
             yield from tool_format.body.read(context)
+            if reader.num_taken == num_taken:
+                raise MalformedCallError  # a plug-in's body that reads nothing must not be asked for ever
             reader.forget()
             is_expecting, may_repeat = False, True
         else:

@@ -75,6 +75,7 @@ BROKEN = [
     ("qwen3_coder", "<tool_call>\n<function=run>\n<parameter=command>\nls", '{"command": "ls', None),
     ("glm45", "<tool_call>f\n<arg_key>a</arg_key>\noops", "", "<arg_key>a</arg_key>\noops"),
     ("functiongemma", "<start_function_call>call:f{a:1;b]<end_function_call>", '{"a": "1;b"', "]<end_function_call>"),
+    ("functiongemma", "<start_function_call>call:f{:1}", "{", ":1}"),
     ("openai", "<|channel|>commentary to=functions.f<|message|>not json<|call|>", "not json", None),
 ]  # fmt: skip
 

@@ -26,6 +26,7 @@ DRAW = Tool(
             "next": {"$ref": "#"},
             "$ref": {"const": {"$ref": "#/$defs/Point"}},
             "like": {"$ref": "#/properties/points"},
+            "default": {"$ref": "#/$defs/Point"},
         },
         "$defs": {"Point": POINT},
     },
@@ -73,6 +74,7 @@ def test_references_inside_parameters_still_point_where_they_did() -> None:
     assert resolve(schema, properties["points"]["items"]["$ref"]) == POINT
     assert resolve(schema, properties["next"]["$ref"]) is draw
     assert resolve(schema, properties["like"]["$ref"]) is properties["points"]
+    assert resolve(schema, properties["default"]["$ref"]) == POINT  # a property that is called like a keyword
     assert properties["$ref"] == {"const": {"$ref": "#/$defs/Point"}}  # a property of that name, and a mere value
     assert "$schema" not in draw
     assert forced_calls_schema([DRAW], "draw") == DRAW.parameters
@@ -117,6 +119,25 @@ def test_a_named_call_is_read_however_it_is_cut() -> None:
         assert streamed(lambda: forced("book"), text) == expected
         for _ in range(300):
             assert streamed(lambda: forced("book"), cut(text, generator)) == expected
+
+
+def test_what_follows_a_named_call_is_content() -> None:
+    expected = Result(None, '{"b": 2}', (("f", '{"a": 1}', True),))
+    assert whole(lambda: forced("f"), '{"a": 1}{"b": 2}') == expected
+    assert streamed(lambda: forced("f"), '{"a": 1}{"b": 2}') == expected
+
+
+@pytest.mark.parametrize("name", ["f", None])
+@pytest.mark.parametrize("reasoning", [None, "qwen3", "openai_gptoss"])
+def test_any_mixture_ends_and_is_the_same_however_it_is_cut(name: str | None, reasoning: str | None) -> None:
+    generator = random.Random(2)
+    pool = ["{", "}", "[", "]", '"', ",", ":", " ", '{"name":"f","parameters":{}}', '{"a": 1}', "x", "\\", "</think>"]
+    pool += ["<think>", "<|end|>", "<|channel|>final<|message|>"]
+    for _ in range(300):
+        text = "".join(generator.choice(pool) for _ in range(generator.randrange(1, 15)))
+        result = whole(lambda: forced(name, reasoning), text)
+        assert streamed(lambda: forced(name, reasoning), text) == result, text
+        assert streamed(lambda: forced(name, reasoning), cut(text, generator)) == result, text
 
 
 def test_a_forced_call_that_does_not_end_is_incomplete() -> None:

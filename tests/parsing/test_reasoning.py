@@ -126,6 +126,8 @@ WITH_CALLS = [
     ("mistral", "mistral", False, '[THINK]Hm[/THINK][TOOL_CALLS]f[ARGS]{"a": 1}', "Hm", None),
     ("openai", "openai_gptoss", False, HARMONY, "Hm", "Look:"),
     ("openai", None, False, HARMONY, "Hm", "Look:"),
+    # an output that begins with the recipient: the prompt ends with <|start|>assistant
+    ("openai", None, False, ' to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>', None, None),
     (
         "cohere_command3",
         "cohere_command3",
@@ -140,7 +142,7 @@ WITH_CALLS = [
 
 @pytest.mark.parametrize(("tool", "name", "is_reasoning", "text", "reasoning", "content"), WITH_CALLS)
 def test_reasoning_comes_before_calls(
-    tool: str, name: str | None, is_reasoning: bool, text: str, reasoning: str, content: str | None
+    tool: str, name: str | None, is_reasoning: bool, text: str, reasoning: str | None, content: str | None
 ) -> None:
     expected = Result(reasoning, content, (("f", '{"a": 1}', True),))
     make = maker(tool, name, is_reasoning=is_reasoning)

@@ -118,6 +118,30 @@ def test_a_plug_in_adds_formats(tmp_path: Path) -> None:
     load_plugin(path)  # both options may name one file
 
 
+IDLE_PLUGIN = """
+from octavo.parsing.formats import ToolFormat
+from octavo.parsing.registry import register_tool_format
+
+class Idle:
+    literals = ()
+    starts = ("{",)
+
+    def read(self, context):
+        yield from context.reader.skip_space()
+
+register_tool_format(ToolFormat("idle", Idle(), opening=("@call",), bare=("{",)))
+"""
+
+
+@pytest.mark.usefixtures("_formats_as_before")
+def test_a_plug_in_that_reads_nothing_does_not_hang_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "idle.py"
+    path.write_text(IDLE_PLUGIN)
+    load_plugin(path)
+    for text in ("@call{}{}", "{}{}", "{"):
+        assert streamed(maker("idle"), text) == Result(None, text, ())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("x = 1", "registers nothing"), ("1 / 0", "ZeroDivisionError"), ("def (", "SyntaxError"), (None, "no such file")],
