@@ -38,6 +38,15 @@ class Place:
     pointer: str
 
 
+def weight(shape: Shape | Opaque) -> int:
+    """Return about how much an intersection with a shape costs."""
+    if isinstance(shape, ObjectShape):
+        return 1 + len(shape.properties)
+    if isinstance(shape, StringShape):
+        return 1 + 100 * (len(shape.patterns) + len(shape.not_patterns))
+    return 1 + len(shape.prefix) if isinstance(shape, ArrayShape) else 1
+
+
 def product(
     lefts: tuple[Shape | Opaque, ...],
     rights: tuple[Shape | Opaque, ...],
@@ -45,7 +54,8 @@ def product(
     place: Place,
 ) -> tuple[Shape | Opaque, ...]:
     """Return the intersections of all pairs that are not surely empty."""
-    place.budget.spend(len(lefts) * len(rights), place.keyword, place.pointer)
+    work = sum(map(weight, lefts)) * len(rights) + sum(map(weight, rights)) * len(lefts)
+    place.budget.spend(work, place.keyword, place.pointer)
     found: dict[Shape | Opaque, None] = {}
     for left in lefts:
         for right in rights:

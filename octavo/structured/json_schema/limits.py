@@ -15,7 +15,7 @@ MAX_IN_PLACE_DEPTH = 64  # allOf, anyOf, $ref ... within each other without goin
 MAX_ALTERNATIVES = 1_000  # shapes per type that one schema object may come to
 MAX_DEFINITIONS = 20_000  # distinct conjunctions of sub-schemas
 MAX_BACKEND_DEPTH = 400  # llguidance descends one stack frame per level, through references too; 3,000 overflow it
-MAX_STEPS = 400_000  # shapes made or compared
+MAX_STEPS = 500_000  # shapes made or compared
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from octavo.structured.json_schema.strings import pattern_matches, string_in_sha
 
 MAX_SUBSETS = 128  # sets of properties written out one by one
 MAX_LITERALS = 40  # names that a pattern may stand for to become properties
-MAX_CELLS = 24  # pieces into which patterns cut the property names
+MAX_CELLS = 16  # pieces into which patterns cut the property names
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ def lower_object(shape: ObjectShape, expander: Expander, *, closed: bool) -> lis
     properties = dict(shape.properties)
     if any(properties[name] == NEVER for name in shape.required):
         return []
+    num_patterns = sum(len(rule.patterns) for rule in shape.rules)
+    expander.budget.spend(1_000 * num_patterns**2, "patternProperties", shape.pointer)
     patterns, rest = unnamed_properties(shape, name_trees)
     plan = ObjectPlan(shape.properties, shape.required, tuple(patterns), rest)
     plans = [plan]

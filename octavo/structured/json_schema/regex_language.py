@@ -26,7 +26,7 @@ from octavo.structured.json_schema.regex_syntax import (
 )
 
 MAX_NFA_STATES = 4_000
-MAX_DFA_STATES = 2_000
+MAX_DFA_STEPS = 3_000  # states times classes
 MAX_CLASSES = 600
 MAX_ELIMINATION_STATES = 60
 MAX_TREE_SIZE = 6_000
@@ -170,15 +170,17 @@ def is_empty(required: tuple[Node, ...], forbidden: tuple[Node, ...]) -> bool | 
         product = Product(required, forbidden)
         seen = {product.initial}
         todo = [product.initial]
+        num_steps = 0
         while todo:
             state = todo.pop()
             if product.accepts(state):
                 return False
+            num_steps += len(product.classes)
+            if num_steps > MAX_DFA_STEPS:
+                return None
             for low, _ in product.classes:
                 following = product.step(state, low)
                 if following is not None and following not in seen:
-                    if len(seen) >= MAX_DFA_STATES:
-                        return None
                     seen.add(following)
                     todo.append(following)
     except TooLargeError:

@@ -147,6 +147,8 @@ class Parser:
             return None
         end = self.text.find("}", self.position)
         low, comma, high = self.text[self.position + 1 : end].partition(",")
+        if end >= 0 and comma and low == "" and is_digits(high):
+            raise PatternError("dialects disagree on {,n}; write {0,n}")
         if end < 0 or not is_digits(low) or not (high == "" or is_digits(high)):
             return None  # a literal brace, as browsers and Python read it
         self.position = end + 1

@@ -42,6 +42,8 @@ def escape_pointer(name: str) -> str:
 
 def check_is_json(schema: object) -> None:
     """Raise SchemaRefusedError unless `schema` is a JSON value of bounded size and depth, without NaN or cycles."""
+    if not isinstance(schema, (dict, bool)):
+        raise SchemaRefusedError(f"a schema must be an object or a boolean, got {str(schema)[:80]!r}", "", "")
     todo: list[tuple[object, str, int]] = [(schema, "", 0)]
     num_nodes = 0
     while todo:
