@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.config import OctavoConfig
@@ -27,10 +27,12 @@ def reasoning_markers(
     tokenizer: Tokenizer,
     prompt_text: str,
     template_arguments: Mapping[str, Any] | None = None,
+    call_markers: Sequence[str] = (),
 ) -> ReasoningMarkers:
     """Return the markers for an output that continues a prompt.
 
     prompt_text: or its last lines, special tokens shown; template_arguments: the request's chat_template_kwargs
+    call_markers: of the format in which the answer may call
     """
     if reasoning.is_harmony:
         around = _encode(tokenizer, _HARMONY_START), _encode(tokenizer, _HARMONY_END)
@@ -47,6 +49,7 @@ def reasoning_markers(
         begins_inside,
         may_begin=bool(start_ids) and not begins_inside and not is_off,
         answer_token_ids=end_ids,
+        further_ends=[_encode(tokenizer, marker) for marker in call_markers] if reasoning.ends_at_call else [],
     )
 
 

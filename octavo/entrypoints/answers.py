@@ -118,7 +118,8 @@ class AnswerPlan:
             )
         waits = params.thinking_token_budget is not None or params.structured_outputs is not None
         if self.reasoning_format is not None and tokenizer is not None and waits:
-            markers = reasoning_markers(self.reasoning_format, tokenizer, prompt_text, self.template_arguments)
+            calls = self.tool_format.opening if self.tool_format is not None else ()
+            markers = reasoning_markers(self.reasoning_format, tokenizer, prompt_text, self.template_arguments, calls)
             params.set_reasoning_markers(markers)
 
 

@@ -23,6 +23,7 @@ class ThinkingBudget:
         self._budget = budget
         self._start_ids = markers.start_token_ids
         self._end_ids = markers.end_token_ids
+        self._ends = [markers.end_token_ids, *markers.further_ends]
         self._begins_inside = markers.begins_inside
         self._restart()
 
@@ -47,21 +48,23 @@ class ThinkingBudget:
             self._pass(output_ids)
         if not self._is_inside:
             return None
-        num_matched = _num_matched(output_ids[self._section_start :], self._end_ids)
+        tail = output_ids[max(self._section_start, len(output_ids) - len(self._end_ids)) :]
+        num_matched = _num_matched(tail, self._end_ids)
         num_used = self._num_earlier + len(output_ids) - self._section_start - num_matched
         return self._end_ids[num_matched] if num_used >= self._budget else None
 
     def _pass(self, output_ids: Sequence[int]) -> None:
         """Take one more token of the output into account."""
-        marker = self._end_ids if self._is_inside else self._start_ids
         end = self._num_seen
-        begin = end - len(marker)
-        if not marker or begin < (self._section_start if self._is_inside else 0) or output_ids[begin:end] != marker:
+        for marker in self._ends if self._is_inside else (self._start_ids,):
+            begin = end - len(marker)
+            if not marker or begin < self._section_start or output_ids[begin:end] != marker:
+                continue
+            if self._is_inside:
+                self._num_earlier += begin - self._section_start
+            self._is_inside = not self._is_inside
+            self._section_start = end
             return
-        if self._is_inside:
-            self._num_earlier += begin - self._section_start
-        self._is_inside = not self._is_inside
-        self._section_start = end
 
 
 def _num_matched(token_ids: Sequence[int], marker: list[int]) -> int:

@@ -11,6 +11,7 @@ class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
     start_token_ids: empty when nothing but the prompt can begin it; end_token_ids: never empty
     begins_inside: the output begins inside the reasoning
     may_begin: it begins outside, and its first tokens may be the start
+    further_ends: other ids that end it: markers of calls, before which some models leave the end out
     answer_token_ids: ids after which the answer comes; the same as the end for most formats
     """
 
@@ -19,6 +20,7 @@ class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
     begins_inside: bool = False
     may_begin: bool = False
     answer_token_ids: list[int] = []
+    further_ends: list[list[int]] = []
 
     @property
     def ids_before_answer(self) -> list[int] | None:

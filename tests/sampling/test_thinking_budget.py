@@ -58,6 +58,14 @@ def test_a_format_without_an_opening_marker_ends_once():
     assert forced(1, [7, 3, 4, 7, 7], begins_inside=True, start=[]) is None
 
 
+def test_the_marker_of_a_call_ends_the_reasoning_too():
+    """Some models leave the end out before a call, which must not be broken up."""
+    markers = ReasoningMarkers(START, END, further_ends=[[5, 6]])
+    assert left(ThinkingBudget(2, markers), [1, 2, 7, 7]) == 3
+    assert left(ThinkingBudget(2, markers), [1, 2, 7, 5, 6]) is None
+    assert left(ThinkingBudget(2, markers), [1, 2, 7, 5, 6, 8, 8, 8]) is None
+
+
 def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
     """A row that returns after a preemption sees all of its tokens at once, and drafts may be taken back."""
     generator = np.random.default_rng(0)
