@@ -48,7 +48,8 @@ class _Place:
 
     reasoning_end: ids that must come before the grammar begins; None once they have
     reasoning_start: ids that must come first to make it so; None once they have, or cannot any more
-    num_started: how many of these have come
+    num_started: how many of these have come; the answer may begin like them, so the matcher goes along while it can
+    num_ahead: how many of these the matcher has taken; None once it could not
     recent: as many of the latest tokens as it takes to recognise the end
     keeps_going: the end-of-sequence ids do not end the request, and are not allowed while anything else is
     """
@@ -58,6 +59,7 @@ class _Place:
     reasoning_start: list[int] | None
     keeps_going: bool
     num_started: int = 0
+    num_ahead: int | None = 0
     recent: list[int] = field(default_factory=list)
 
     @property
@@ -69,10 +71,10 @@ class _Place:
         """Advance by a token."""
         if self.reasoning_start is not None:
             if token_id == self.reasoning_start[self.num_started]:
-                self.num_started += 1
-                if self.num_started == len(self.reasoning_start):
-                    self.reasoning_start = None
+                self._start_reasoning(token_id)
                 return GrammarProgress.CONTINUES
+            if self.num_ahead is None:
+                return GrammarProgress.REJECTED
             self.reasoning_start = self.reasoning_end = None
         if self.reasoning_end is not None:
             self.recent = [*self.recent, token_id][-len(self.reasoning_end) :]
@@ -82,6 +84,21 @@ class _Place:
         if not self.matcher.accept(token_id):
             return GrammarProgress.REJECTED
         return GrammarProgress.COMPLETE if self.matcher.is_complete else GrammarProgress.CONTINUES
+
+    def _start_reasoning(self, token_id: int) -> None:
+        """Take one more of the ids with which reasoning begins."""
+        assert self.reasoning_start is not None
+        self.num_started += 1
+        if self.num_started == len(self.reasoning_start):
+            self.reasoning_start = None
+            if self.num_ahead:
+                self.matcher.rollback(self.num_ahead)
+        elif self.num_ahead is not None and self.matcher.num_valid([token_id]) == 1:
+            self.matcher.accept(token_id)
+            self.num_ahead += 1
+        elif self.num_ahead is not None:
+            self.matcher.rollback(self.num_ahead)
+            self.num_ahead = None
 
 
 class StructuredOutputManager:
@@ -231,8 +248,8 @@ class StructuredOutputManager:
             row[:] = 0  # nothing can be sampled, which ends the request; `error` says why
             return
         if place.reasoning_start is not None:
-            if place.num_started:
-                row[:] = 0
+            if place.num_ahead is None:
+                row[:] = 0  # it is reasoning for certain
             _allow(row, place.reasoning_start[place.num_started])
         if place.keeps_going:
             without_end = row & ~self._eos_mask

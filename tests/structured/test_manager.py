@@ -138,6 +138,26 @@ def test_reasoning_that_may_begin_is_allowed_to(manager: StructuredOutputManager
     assert masks(manager, "a") == [{ord("x")}]
 
 
+def test_an_answer_may_begin_like_the_reasoning(manager: StructuredOutputManager):
+    """Markers of several tokens: "<think>" and a call begin with the same one."""
+    marks = {"reasoning_start_token_ids": spell("<th"), "reasoning_end_token_ids": [SPECIAL]}
+    thinks, answers = request("a", "<tool|yes", **marks), request("b", "<tool|yes", **marks)
+    arrive(manager, thinks, answers)
+    assert masks(manager, "a", "b") == [set(b"<y")] * 2
+    for one in (thinks, answers):
+        manager.accept(one, ord("<"))
+    assert masks(manager, "a") == [set(b"t")]
+    for one in (thinks, answers):
+        manager.accept(one, ord("t"))
+    assert masks(manager, "a", "b") == [set(b"ho")] * 2
+    manager.accept(thinks, ord("h"))
+    manager.accept(answers, ord("o"))
+    assert masks(manager, "b") == [set(b"o")]
+    for token_id in (ord("q"), SPECIAL):
+        manager.accept(thinks, token_id)
+    assert masks(manager, "a") == [set(b"<y")]
+
+
 def test_request_that_goes_on_elsewhere_is_where_it_was(manager: StructuredOutputManager):
     tokens = [1, 2, 3, *spell("zz"), SPECIAL, *spell("ab")]
     one = request("a", "abc|abd", all_token_ids=tokens, reasoning_end_token_ids=[SPECIAL])
