@@ -56,7 +56,9 @@ def free_calls_grammar(
     tags = [_tag(written, tool["function"], wish.strict) for tool in wish.tools]
     if answer is None:
         calls: dict[str, Any] = {"type": "triggered_tags", "triggers": [written.trigger], "tags": tags}
-        return StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": calls})
+        tag = {"type": "structural_tag", "format": calls}
+        # models learn calls with a space behind colons and commas
+        return StructuredOutputsParams(structural_tag=tag, disable_any_whitespace=False)
     calls = {"type": "tags_with_separator", "tags": tags, "separator": "\n", "at_least_one": True}
     either = {"type": "or", "elements": [_as_format(answer), calls]}
     return StructuredOutputsParams(

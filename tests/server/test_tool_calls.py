@@ -291,8 +291,9 @@ def test_arguments_of_strict_functions_follow_their_schema(scripted: Server):
         assert json.loads(arguments) in ({"x": 0}, {"x": 1})
         (free,) = calls_of(choice_of(scripted, f"{begin}{wrong}}}}}\n</tool_call>", tools=[lax(BIT)], **GREEDILY))
         assert json.loads(free[1]) == {"x": json.loads(wrong)}
-    right = call_text("bit", '{"x":1}')
-    assert calls_of(choice_of(scripted, right, tools=[BIT], **DIRECT)) == [("bit", '{"x":1}')]
+    for right in ('{"x":1}', '{"x": 1}'):
+        choice = choice_of(scripted, call_text("bit", right), tools=[BIT], **DIRECT)
+        assert calls_of(choice) == [("bit", right)]
     assert choice_of(scripted, "No call.", tools=[BIT], **DIRECT)["message"]["content"] == "No call."
 
 
