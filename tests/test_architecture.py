@@ -44,14 +44,14 @@ ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packa
 # Import name -> the distribution in pyproject.toml that brings it, where they are not called alike.
 DISTRIBUTION_OF = {"huggingface_hub": "huggingface-hub", "zmq": "pyzmq", "yaml": "pyyaml"}
 # Import name -> the extra that brings it: imported inside functions only, where the option that needs it is used.
-EXTRA_OF = {"opentelemetry": "otel"}
+EXTRA_OF = {"opentelemetry": "otel", "xgrammar": "xgrammar"}
 ARRAY_FREE = ("scheduler", "kv_cache")  # bookkeeping: no NumPy, no ops
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_CLASS_METHODS = 25
 MAX_CPP_LINES = 600
-MAX_TOTAL_LINES = 31_000  # of Python in octavo/; raised on purpose, with a reason in docs/LOG.md
+MAX_TOTAL_LINES = 44_000  # of Python in octavo/; raised on purpose, with a reason in docs/LOG.md
 MAX_ENVIRONMENT_VARIABLES = 15
 
 # "path::name" -> date (YYYY-MM-DD) when it was allowed. May only shrink: whoever splits an entry removes its line.
