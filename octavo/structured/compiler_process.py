@@ -9,6 +9,7 @@ import contextlib
 import os
 import resource
 import socket
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from octavo.structured.frames import receive_frame, send_frame
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
 from octavo.structured.source import lark_spec
 from octavo.structured.vocabulary import Vocabulary
+from octavo.types.grammar import GrammarSpec
 
 _NUM_TRIED_TOKENS = 6  # what is too much for the parser often shows behind the first brace
 _NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
@@ -32,21 +34,33 @@ def main() -> None:
         start = msgspec.msgpack.decode(receive_frame(connection), type=CompilerStart)
         vocabulary = Vocabulary.unpack(start.vocabulary)
         backend = make_backend(start.backend, vocabulary, start.limits)
+        make_spec = spec_maker(start.backend)
         _limit_memory(start.limits.compiler_bytes)
         send_frame(connection, b"ready")
         decoder = msgspec.msgpack.Decoder(GrammarJob)
         while True:
             job = decoder.decode(receive_frame(connection))
-            verdict = judge(backend, job, len(vocabulary.tokens) // 32)
+            verdict = judge(make_spec, backend, job, len(vocabulary.tokens) // 32)
             send_frame(connection, msgspec.msgpack.encode(verdict))
     except (EOFError, OSError):
         return
 
 
-def judge(backend: Backend, job: GrammarJob, num_mask_words: int) -> Verdict:
+def spec_maker(backend: str) -> Callable[[GrammarJob], GrammarSpec]:
+    """Return what turns jobs into grammars of a backend."""
+    if backend == "xgrammar":
+        from octavo.structured.xgrammar import xgrammar_spec  # here: it brings PyTorch
+
+        return xgrammar_spec
+    return lark_spec
+
+
+def judge(
+    make_spec: Callable[[GrammarJob], GrammarSpec], backend: Backend, job: GrammarJob, num_mask_words: int
+) -> Verdict:
     """Compile a job's grammar, try its first tokens, and say what came of it."""
     try:
-        spec = lark_spec(job)
+        spec = make_spec(job)
         matcher = backend.compile(spec)
         mask = np.zeros((1, num_mask_words), np.int32)
         for _ in range(_NUM_TRIED_TOKENS):

@@ -85,7 +85,7 @@ def _grammar(job: GrammarJob) -> str:
 
 def grammar_rules(text: str) -> str:
     """Return a user's grammar as Lark, with its options set as the backend needs them."""
-    if not _IS_LARK.search(text):
+    if not IS_LARK.search(text):
         return gbnf.to_lark(text)
     options = _OPTIONS.match(text)
     if options is None:
@@ -111,7 +111,7 @@ def _nested_grammar(text: str) -> str:
     raise GrammarError('a structural tag cannot hold content of type "grammar"; use json_schema or regex')
 
 
-_IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:))", re.MULTILINE)
+IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:))", re.MULTILINE)
 _OPTIONS = re.compile(r"\s*%llguidance\s*([^\n]*)\n?")
 _SOURCES: Mapping[str, Callable[[GrammarJob], str]] = {
     "json": _json,

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -207,6 +208,14 @@ def test_wrong_options_are_refused_by_name(path: str, options, reason):
 
     with pytest.raises(ConfigError, match=reason):
         LLM(path, structured_outputs_config=options)
+
+
+@pytest.mark.skipif(find_spec("xgrammar") is not None, reason="the extra is installed")
+def test_backend_that_is_not_installed_is_refused_with_its_extra(path: str):
+    from octavo.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"octavo\[xgrammar\]"):
+        LLM(path, structured_outputs_config={"backend": "xgrammar"})
 
 
 def test_options_of_the_engine_hold(path: str):
