@@ -26,4 +26,4 @@ class GrammarLimits(msgspec.Struct, frozen=True):
     step_items: int = 50_000
     max_row_items: int = 500
     max_schema_row_items: int = 2500
-    max_lexer_states: int = 50_000
+    max_lexer_states: int = 20_000

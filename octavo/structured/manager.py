@@ -27,6 +27,7 @@ from octavo.types.step import GrammarOutput
 Result = TypeVar("Result")
 
 _MAX_KEPT_GRAMMARS = 256
+_MAX_KEPT_CHARS = 2**20  # of their sources; compiled, a grammar takes 50 to 200 times as much
 _NICENESS = 10
 
 
@@ -116,6 +117,7 @@ class StructuredOutputManager:
         self._builder = ThreadPoolExecutor(1, "octavo-grammar", initializer=_lower_priority)
         self._filler = ThreadPoolExecutor(1, "octavo-mask")
         self._grammars: OrderedDict[GrammarSpec, Future[Matcher]] = OrderedDict()
+        self._kept_chars = 0
         self._arriving: dict[str, Future[_Place]] = {}
         self._places: dict[str, _Place] = {}
         self._progress = threading.Event()
@@ -266,10 +268,18 @@ class StructuredOutputManager:
         compiled = self._grammars.get(spec)
         if compiled is None:
             compiled = self._grammars[spec] = self._submit(lambda: self._ready_backend().compile(spec))
-            if len(self._grammars) > _MAX_KEPT_GRAMMARS:
-                self._grammars.popitem(last=False)
+            self._kept_chars += len(spec.source)
+            self._forget_old()
         self._grammars.move_to_end(spec)
         return compiled
+
+    def _forget_old(self) -> None:
+        """Keep the latest grammars, as many as the limits allow; requests that run have theirs anyway."""
+        while len(self._grammars) > 1:
+            if len(self._grammars) <= _MAX_KEPT_GRAMMARS and self._kept_chars <= _MAX_KEPT_CHARS:
+                return
+            spec, _ = self._grammars.popitem(last=False)
+            self._kept_chars -= len(spec.source)
 
     def _finish(self, arriving: Future[_Place], compiled: Future[Matcher], request: GrammarRequest) -> None:
         try:

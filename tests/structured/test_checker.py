@@ -140,3 +140,13 @@ def test_nothing_is_started_before_it_is_needed_and_nothing_is_left():
     checker.close()
     checker.close()
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_grammar_that_takes_too_much_memory_is_refused_and_the_next_one_passes():
+    checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary, GrammarLimits(compiler_bytes=2**20))
+    try:
+        with pytest.raises(InvalidRequestError, match=r"crashed|memory"):
+            checker.check(Wish(choice=[f"choice {i} {'x' * 40}" for i in range(15_000)]))
+        assert checker.check(Wish(regex="small"))
+    finally:
+        checker.close()

@@ -198,3 +198,18 @@ def test_released_requests_are_forgotten(manager: StructuredOutputManager):
     manager.release(one)
     arrive(manager, one)
     assert masks(manager, "a") == [{ord("x")}], "the same id again begins anew"
+
+
+def test_old_grammars_are_forgotten_and_running_ones_go_on(manager: StructuredOutputManager):
+    """What is kept is bounded by the size of the sources, whatever arrives."""
+    first = request("a", "xy")
+    arrive(manager, first)
+    for i in range(9):
+        large = FakeRequest(f"l{i}", GrammarSpec("guidance", "lark", f"start: /z{i}/\n// " + "c" * 200_000))
+        arrive(manager, large)
+        manager.release(large)
+    assert sum(len(spec.source) for spec in manager._grammars) <= 2**20
+    assert manager.accept(first, ord("x")) is CONTINUES
+    assert masks(manager, "a") == [{ord("y")}]
+    arrive(manager, request("b", "xy"))
+    assert masks(manager, "b") == [{ord("x")}], "compiled again"
