@@ -12,6 +12,8 @@ from octavo.structured.json_schema.limits import MAX_INPUT_DEPTH, MAX_INPUT_NODE
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 Number: TypeAlias = "int | float"
 
+MAX_INTEGER_BITS = 4_000
+
 
 def value_key(value: JsonValue) -> Hashable:
     """Return a hashable that two JSON values share exactly when JSON Schema calls them equal."""
@@ -66,7 +68,10 @@ def check_is_json(schema: object) -> None:
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise SchemaRefusedError(f"{value} is not a JSON number", "", pointer)
-        elif not (value is None or isinstance(value, (bool, int))):
+        elif isinstance(value, int):
+            if value.bit_length() > MAX_INTEGER_BITS:
+                raise SchemaRefusedError("a number has more than a thousand digits", "", pointer)
+        elif value is not None:
             raise SchemaRefusedError(f"a {type(value).__name__} is not a JSON value", "", pointer)
 
 
