@@ -152,7 +152,6 @@ def report_schemas(jobs: list[tuple[str, Any]], num_walks: int, show_refusals: b
         counts["texts"] += result.get("num_texts", 0)
         counts["unfinished"] += result.get("num_unfinished", 0)
         counts["leaking schemas"] += bool(result.get("leaks"))
-        counts["alone, leaking schemas"] += bool(result.get("alone_leaks"))
         slowest.append((result.get("prepare_s", 0.0), name))
         if result.get("leaks") or "crash" in result:
             print("!!", name, result.get("crash", ""), json.dumps(result.get("leaks"))[:600], flush=True)

@@ -123,8 +123,12 @@ def concat(items: tuple[Node, ...]) -> Node:
         if item == NOTHING:
             return NOTHING
         for part in item.items if isinstance(item, Concat) else (item,):
-            if not (part == ANY_TEXT and flat and flat[-1] == ANY_TEXT):
-                flat.append(part)
+            if part == ANY_TEXT and ANY_TEXT in flat:
+                last = len(flat) - 1 - flat[::-1].index(ANY_TEXT)
+                if all(is_plain(between) and is_nullable(between) for between in flat[last + 1 :]):
+                    del flat[last + 1 :]  # anything, perhaps something, anything: is anything
+                    continue
+            flat.append(part)
     return flat[0] if len(flat) == 1 else Concat(tuple(flat))
 
 
