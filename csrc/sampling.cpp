@@ -147,6 +147,23 @@ void apply_penalties(nb::handle logits_array, nb::handle row_start_array, nb::ha
     }
 }
 
+// Sets x[i] to -infinity where bit i is 0, for i below count <= 32. No branch depends on single bits, which nobody can predict.
+void forbid(float* x, std::int64_t count, std::uint32_t bits) {
+    constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+    const std::uint32_t all = count < 32 ? (1u << count) - 1u : 0xFFFFFFFFu;
+    if (__builtin_popcount(bits) > 16) {
+        for (std::uint32_t zeros = ~bits & all; zeros != 0; zeros &= zeros - 1) x[__builtin_ctz(zeros)] = kForbidden;
+        return;
+    }
+    float kept[32];
+    std::copy(x, x + count, kept);
+    std::fill(x, x + count, kForbidden);
+    for (std::uint32_t ones = bits & all; ones != 0; ones &= ones - 1) {
+        const int i = __builtin_ctz(ones);
+        x[i] = kept[i];
+    }
+}
+
 void apply_bitmask(nb::handle logits_array, nb::handle bitmask_array) {
     const Matrix<float> logits = read_writable_matrix(logits_array, "logits");
     const Matrix<const std::int32_t> bitmask = read_matrix<std::int32_t>(bitmask_array, "bitmask", logits.rows);
@@ -155,7 +172,6 @@ void apply_bitmask(nb::handle logits_array, nb::handle bitmask_array) {
         raise_value_error("bitmask must have at least %lld columns, got %lld", static_cast<long long>(num_words),
                           static_cast<long long>(bitmask.columns));
     }
-    constexpr float kForbidden = -std::numeric_limits<float>::infinity();
     nb::gil_scoped_release nogil;
     parallel_ranges(logits.rows, static_cast<double>(logits.columns) * kMaximumNs, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
@@ -164,11 +180,8 @@ void apply_bitmask(nb::handle logits_array, nb::handle bitmask_array) {
             for (std::int64_t word = 0; word < num_words; ++word) {
                 const auto bits = static_cast<std::uint32_t>(words[word]);
                 if (bits == 0xFFFFFFFFu) continue;  // most words are all ones or all zeros
-                const std::int64_t first = 32 * word;
-                const std::int64_t count = std::min<std::int64_t>(32, logits.columns - first);
-                for (std::int64_t i = 0; i < count; ++i) {
-                    if (((bits >> i) & 1u) == 0) x[first + i] = kForbidden;
-                }
+                const std::int64_t count = std::min<std::int64_t>(32, logits.columns - 32 * word);
+                forbid(x + 32 * word, count, bits);
             }
         }
     });
