@@ -19,7 +19,6 @@ from typing import Any
 
 from octavo.entrypoints.bench.client import Client
 
-ROOT = Path(__file__).resolve().parent.parent
 Body = dict[str, Any]
 
 
@@ -102,14 +101,17 @@ def resident_mb(process_id: int) -> float:
 @contextlib.contextmanager
 def serving(model: str, *flags: str) -> Iterator[Served]:
     """Run a server until the end of the block."""
+    model = os.path.abspath(model) if os.path.exists(model) else model
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(port), "--disable-access-log"]
-    command += ["--middleware", "benchmarks.served.TaskCount", *flags]
-    environment = {**os.environ, "OCTAVO_LOG_LEVEL": "WARNING", "PYTHONPATH": str(ROOT)}
+    command += ["--middleware", "served.TaskCount", *flags]
+    paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment = {**os.environ, "OCTAVO_LOG_LEVEL": "WARNING", "PYTHONPATH": os.pathsep.join(paths)}
     started = time.monotonic()
-    server = subprocess.Popen(command, env=environment)
+    # in this folder: finds this module for the middleware, and the octavo that this process has
+    server = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent)
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
