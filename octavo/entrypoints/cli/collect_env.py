@@ -84,6 +84,7 @@ _DEPENDENCIES = (
     "huggingface-hub",
     "gguf",
     "jinja2",
+    "llguidance",
     "msgspec",
     "pyzmq",
     "tqdm",
