@@ -16,6 +16,7 @@ import weakref
 
 import msgspec
 
+from octavo.errors import EngineDeadError, RequestFailedError
 from octavo.log import get_logger
 from octavo.structured.frames import receive_frame, send_frame
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
@@ -66,7 +67,7 @@ class CompilerPool:
     def _take(self) -> _Compiler:
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("the pool is closed")
+                raise EngineDeadError("the engine was shut down")
             while self._idle:
                 compiler = self._idle.pop()
                 if compiler.is_alive():
@@ -111,11 +112,11 @@ class _Compiler:
         self._send(msgspec.msgpack.encode(start))
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait until jobs may be sent; raises RuntimeError if the process does not come up."""
+        """Wait until jobs may be sent; raises RequestFailedError if the process does not come up."""
         try:
             receive_frame(self._connection, time.monotonic() + timeout_s)
         except (EOFError, OSError) as error:
-            raise RuntimeError(f"the process that compiles grammars does not start: {error}") from error
+            raise RequestFailedError(f"the process that compiles grammars does not start: {error}") from error
 
     def compile(self, job: GrammarJob, timeout_s: float) -> Verdict | None:
         """Return the process's verdict; None if the process is lost."""
