@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.parsing.formats import CallContext
-from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
+from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part, read_items
 from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, json_of_text
 
@@ -45,7 +45,7 @@ class BraceCalls:
         if (yield from reader.character()) != "{":
             raise MalformedCallError
         writer.start_call(name)
-        yield from self._read_object(reader, writer.arguments, _MAX_NESTING)
+        yield from self._read_value(reader, writer.arguments, _MAX_NESTING)
         writer.end_call()
 
     def _read_value(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
@@ -54,10 +54,12 @@ class BraceCalls:
             yield from self._read_string(reader, emit)
             return
         first = yield from reader.character()
+        if first in "{[" and depth == 0:
+            raise MalformedCallError
         if first == "{":
-            yield from self._read_object(reader, emit, depth)
+            yield from read_items(reader, emit, "}", "{}", lambda: self._read_pair(reader, emit, depth - 1))
         elif first == "[":
-            yield from self._read_array(reader, emit, depth)
+            yield from read_items(reader, emit, "]", "[]", lambda: self._read_value(reader, emit, depth - 1))
         else:
             text = (yield from reader.run(_BARE, _MAX_BARE_CHARACTERS)).strip()
             if not text:
@@ -73,50 +75,15 @@ class BraceCalls:
         reader.take(reader.at + len(self.string_mark))
         emit('"')
 
-    def _read_object(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
-        if depth == 0:
-            raise MalformedCallError
-        reader.take(reader.at + 1)
-        emit("{")
-        separator = ""
-        while True:
-            yield from reader.skip_space()
-            if (yield from reader.accept(("}",))):
-                break
-            emit(separator)
-            separator = ", "
-            if (yield from reader.peek((self.string_mark,))):
-                yield from self._read_string(reader, emit)
-            else:
-                key = yield from reader.run(_NAME, MAX_KEY_CHARACTERS)
-                if not key:
-                    raise MalformedCallError
-                emit(json_string(key))
-            yield from reader.skip_space()
-            yield from reader.expect(":")
-            emit(": ")
-            yield from self._read_value(reader, emit, depth - 1)
-            yield from reader.skip_space()
-            if (yield from reader.accept((",",))) is None:
-                yield from reader.expect("}")
-                break
-        emit("}")
-
-    def _read_array(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
-        if depth == 0:
-            raise MalformedCallError
-        reader.take(reader.at + 1)
-        emit("[")
-        separator = ""
-        while True:
-            yield from reader.skip_space()
-            if (yield from reader.accept(("]",))):
-                break
-            emit(separator)
-            separator = ", "
-            yield from self._read_value(reader, emit, depth - 1)
-            yield from reader.skip_space()
-            if (yield from reader.accept((",",))) is None:
-                yield from reader.expect("]")
-                break
-        emit("]")
+    def _read_pair(self, reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+        if (yield from reader.peek((self.string_mark,))):
+            yield from self._read_string(reader, emit)
+        else:
+            key = yield from reader.run(_NAME, MAX_KEY_CHARACTERS)
+            if not key:
+                raise MalformedCallError
+            emit(json_string(key))
+        yield from reader.skip_space()
+        yield from reader.expect(":")
+        emit(": ")
+        yield from self._read_value(reader, emit, depth)

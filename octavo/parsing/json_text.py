@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
 
@@ -90,6 +91,30 @@ def read_container(reader: Reader, emit: Emit) -> Steps[None]:
             return
         if not (yield from reader.more()):
             raise MalformedCallError
+
+
+def read_items(
+    reader: Reader, emit: Emit, closer: str, brackets: str, read_item: Callable[[], Steps[None]]
+) -> Steps[None]:
+    """Pass on as JSON what begins here with a bracket: items with commas between them, perhaps one more at the end.
+
+    closer: what ends it here; brackets: the two that JSON has for it
+    """
+    reader.take(reader.at + 1)
+    emit(brackets[0])
+    separator = ""
+    while True:
+        yield from reader.skip_space()
+        if (yield from reader.accept((closer,))) is not None:
+            break
+        emit(separator)
+        separator = ", "
+        yield from read_item()
+        yield from reader.skip_space()
+        if (yield from reader.accept((",",))) is None:
+            yield from reader.expect(closer)
+            break
+    emit(brackets[1])
 
 
 def read_value(reader: Reader, emit: Emit) -> Steps[None]:

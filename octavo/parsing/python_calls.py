@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.parsing.formats import CallContext
-from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
+from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part, read_items
 from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
 
 _NAME = re.compile(r"[\w.\-]*")
@@ -103,7 +103,7 @@ def _read_call(context: CallContext) -> Steps[None]:
             writer.start_call(name)
         writer.arguments(f"{'{' if is_first else ', '}{json_string(key)}: ")
         is_first = False
-        yield from read_literal(reader, writer.arguments, _MAX_NESTING)
+        yield from _read_literal(reader, writer.arguments, _MAX_NESTING)
         yield from reader.skip_space()
         if (yield from reader.accept((",",))) is None:
             yield from reader.expect(")")
@@ -114,7 +114,7 @@ def _read_call(context: CallContext) -> Steps[None]:
     writer.end_call()
 
 
-def read_literal(reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+def _read_literal(reader: Reader, emit: Emit, depth: int) -> Steps[None]:
     """Pass a Python literal on as JSON. Raises MalformedCallError for anything else, and nesting beyond `depth`."""
     first = yield from reader.character()
     if first in "\"'":
@@ -123,63 +123,31 @@ def read_literal(reader: Reader, emit: Emit, depth: int) -> Steps[None]:
         emit('"')
         yield from _read_string(reader, emit, quote)
         emit('"')
-    elif first in "[(":
-        yield from _read_list(reader, emit, "]" if first == "[" else ")", depth)
-    elif first == "{":
-        yield from _read_dict(reader, emit, depth)
+    elif first in "[({":
+        if depth == 0:
+            raise MalformedCallError
+        if first == "{":
+            yield from read_items(reader, emit, "}", "{}", lambda: _read_pair(reader, emit, depth - 1))
+        else:
+            closer = "]" if first == "[" else ")"
+            yield from read_items(reader, emit, closer, "[]", lambda: _read_literal(reader, emit, depth - 1))
     else:
         emit(_atom_as_json((yield from reader.run(_ATOM, _MAX_ATOM_CHARACTERS))))
 
 
-def _read_list(reader: Reader, emit: Emit, closer: str, depth: int) -> Steps[None]:
-    if depth == 0:
-        raise MalformedCallError
-    reader.take(reader.at + 1)
-    emit("[")
-    separator = ""
-    while True:
-        yield from reader.skip_space()
-        if (yield from reader.accept((closer,))) is not None:
-            break
-        emit(separator)
-        separator = ", "
-        yield from read_literal(reader, emit, depth - 1)
-        yield from reader.skip_space()
-        if (yield from reader.accept((",",))) is None:
-            yield from reader.expect(closer)
-            break
-    emit("]")
-
-
-def _read_dict(reader: Reader, emit: Emit, depth: int) -> Steps[None]:
-    if depth == 0:
-        raise MalformedCallError
-    reader.take(reader.at + 1)
-    emit("{")
-    separator = ""
-    while True:
-        yield from reader.skip_space()
-        if (yield from reader.accept(("}",))) is not None:
-            break
-        emit(separator)
-        separator = ", "
-        yield from _read_key(reader, emit)
-        yield from reader.skip_space()
-        yield from reader.expect(":")
-        emit(": ")
-        yield from reader.skip_space()
-        yield from read_literal(reader, emit, depth - 1)
-        yield from reader.skip_space()
-        if (yield from reader.accept((",",))) is None:
-            yield from reader.expect("}")
-            break
-    emit("}")
+def _read_pair(reader: Reader, emit: Emit, depth: int) -> Steps[None]:
+    yield from _read_key(reader, emit)
+    yield from reader.skip_space()
+    yield from reader.expect(":")
+    emit(": ")
+    yield from reader.skip_space()
+    yield from _read_literal(reader, emit, depth)
 
 
 def _read_key(reader: Reader, emit: Emit) -> Steps[None]:
     """Pass a dict's key on; JSON has strings only, so other atoms become strings, as json.dumps writes them."""
     if (yield from reader.character()) in "\"'":
-        yield from read_literal(reader, emit, 0)
+        yield from _read_literal(reader, emit, 0)
         return
     atom = _atom_as_json((yield from reader.run(_ATOM, _MAX_ATOM_CHARACTERS)))
     emit(json_string(atom))
