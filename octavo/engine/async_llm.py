@@ -14,7 +14,7 @@ from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import refuse_lora
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.process_start import StartedProcess, StartingProcess
-from octavo.engine.reasoning import default_reasoning, load_parser_plugin
+from octavo.engine.reasoning import default_reasoning
 from octavo.engine.request_streams import RequestStreams
 from octavo.engine.request_traces import tracer_of
 from octavo.engine.supervisor import RecoveryPolicy
@@ -23,6 +23,7 @@ from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, Uns
 from octavo.log import get_logger
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
 from octavo.metrics.stats_line import StatsLine
+from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
 from octavo.types.sampling_params import SamplingParams
@@ -69,7 +70,8 @@ class AsyncLLM:
 
         recovery: when to give up replacing processes that die
         """
-        load_parser_plugin(engine_args.reasoning_parser_plugin)
+        if engine_args.reasoning_parser_plugin:
+            load_plugin(engine_args.reasoning_parser_plugin)
         return cls(StartingProcess(engine_args, recovery).wait())
 
     # -- requests ------------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.output_processor import OutputProcessor
-from octavo.engine.reasoning import default_reasoning, load_parser_plugin
+from octavo.engine.reasoning import default_reasoning
 from octavo.engine.request_traces import tracer_of
 from octavo.engine.startup import StartedCore
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.outputs import RequestOutput
@@ -50,7 +51,8 @@ class LLMEngine:
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
         """Resolve the options, load the model and start a core: here, or as envs say in a process of its own."""
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
-        load_parser_plugin(engine_args.reasoning_parser_plugin)
+        if engine_args.reasoning_parser_plugin:
+            load_plugin(engine_args.reasoning_parser_plugin)
         if envs.enable_multiprocessing():
             from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient

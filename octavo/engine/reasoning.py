@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from octavo.parsing.reasoning import (
     starts_in_reasoning,
     thinking_is_disabled,
 )
-from octavo.parsing.registry import AUTO, load_plugin, resolve_reasoning_parser
+from octavo.parsing.registry import AUTO, resolve_reasoning_parser
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.reasoning import ReasoningMarkers
 
@@ -59,19 +58,7 @@ def default_reasoning(config: OctavoConfig, tokenizer: Tokenizer | None) -> Reas
     Raises ConfigError or UnsupportedError for a format that nobody knows.
     """
     template = tokenizer.chat_templates.get("default") if tokenizer is not None else None
-    return reasoning_format(config.structured_outputs.reasoning_parser, template)
-
-
-def reasoning_format(name: str, chat_template: str | None) -> ReasoningFormat | None:
-    """Return the format of a name; "" is "auto", as the template shows, and "none" is None."""
-    return None if name == "none" else resolve_reasoning_parser(name or AUTO, chat_template)
-
-
-@functools.cache
-def load_parser_plugin(path: str | None) -> None:
-    """Run a plug-in file, once however often it is named; raises ConfigError."""
-    if path:
-        load_plugin(path)
+    return resolve_reasoning_parser(config.structured_outputs.reasoning_parser or AUTO, template)
 
 
 def prompt_end(tokenizer: Tokenizer, token_ids: list[int]) -> str:

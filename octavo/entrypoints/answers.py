@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo.engine.reasoning import reasoning_format, reasoning_markers
+from octavo.engine.reasoning import reasoning_markers
 from octavo.entrypoints.strict_calls import free_calls_grammar
 from octavo.entrypoints.tool_requests import NO_TOOLS, ToolWish
 from octavo.errors import InvalidRequestError
@@ -17,19 +17,17 @@ from octavo.parsing.forced import forced_calls_format, forced_calls_schema
 from octavo.parsing.formats import ToolFormat
 from octavo.parsing.interface import (
     ContentDelta,
-    OutputParser,
     ParserEvent,
     ReasoningDelta,
     Tool,
     ToolCallArgumentsDelta,
     ToolCallEnd,
     ToolCallStart,
-    tools_of_request,
 )
-from octavo.parsing.parser import create_parser, shown_tokens
+from octavo.parsing.parser import StreamParser, create_parser, shown_tokens
 from octavo.parsing.reasoning import ReasoningFormat, starts_in_reasoning
 from octavo.parsing.reasoning_tokens import reasoning_tokens
-from octavo.parsing.registry import AUTO, resolve_tool_parser
+from octavo.parsing.registry import AUTO, resolve_reasoning_parser, resolve_tool_parser
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import CompletionOutput
 from octavo.types.sampling_params import SamplingParams
@@ -64,8 +62,8 @@ def choose_formats(
     tool_template, template: of conversations with tools and without
     """
     return AnswerFormats(
-        None if tool_parser == "none" else resolve_tool_parser(tool_parser or AUTO, tool_template),
-        reasoning_format(reasoning_parser, template),
+        resolve_tool_parser(tool_parser or AUTO, tool_template),
+        resolve_reasoning_parser(reasoning_parser or AUTO, template),
         allows_auto,
         heeds_strict,
     )
@@ -97,7 +95,7 @@ class AnswerPlan:
         parser = create_parser(
             calls,
             reasoning,
-            tools=tools_of_request(self.wish.tools),
+            tools=self.wish.functions,
             is_reasoning=reasoning is not None and starts_in_reasoning(reasoning, prompt_text, self.template_arguments),
             reasoning_tokens=markers,
         )
@@ -170,7 +168,7 @@ def _forced(wish: ToolWish, other: StructuredOutputsParams | None) -> Structured
             "a forced call (tool_choice) and another format of the answer exclude each other; leave one of them out",
             "tool_choice",
         )
-    tools = [Tool(tool.name, _closed(tool.parameters or {})) for tool in tools_of_request(wish.tools)]
+    tools = [Tool(tool.name, _closed(tool.parameters or {})) for tool in wish.functions]
     schema = forced_calls_schema(tools, wish.function, parallel=wish.parallel)
     return StructuredOutputsParams(json=dict(schema))
 
@@ -199,7 +197,7 @@ _SPEAK_OF_OTHERS = frozenset(
 class AnswerReader:
     """Reads one answer as it comes. Calls beyond the first are dropped where the request wants no several."""
 
-    def __init__(self, parser: OutputParser | None, plan: AnswerPlan) -> None:
+    def __init__(self, parser: StreamParser | None, plan: AnswerPlan) -> None:
         self._parser = parser
         self._plan = plan
         self.num_calls = 0

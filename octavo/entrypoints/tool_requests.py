@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from octavo.errors import InvalidRequestError
+from octavo.parsing.interface import Tool
 from octavo.types.sampling_checks import wrong
 
 ToolMode = Literal["none", "auto", "required", "function"]
@@ -36,6 +37,12 @@ class ToolWish:
     @property
     def is_forced(self) -> bool:
         return self.mode in ("required", "function")
+
+    @property
+    def functions(self) -> tuple[Tool, ...]:
+        """The tools as parsers know them."""
+        functions = (tool["function"] for tool in self.tools)
+        return tuple(Tool(function["name"], function.get("parameters")) for function in functions)
 
     @property
     def needs_grammar(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from octavo.parsing.formats import CallContext
+from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part, read_items
 from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, json_of_text
@@ -17,7 +17,7 @@ _MAX_NESTING = 40
 
 
 @dataclass(frozen=True, slots=True)
-class BraceCalls:
+class BraceCalls(CallBody):
     """Objects with bare keys; strings stand between two of the same token, so they need no escapes.
 
     string_mark: that token

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import InvalidRequestError
-from octavo.parsing.formats import CallContext, ToolFormat
+from octavo.parsing.formats import CallBody, CallContext, ToolFormat
 from octavo.parsing.interface import Tool
 from octavo.parsing.json_calls import JsonCalls
 from octavo.parsing.json_text import read_container
@@ -28,16 +28,10 @@ def forced_calls_schema(tools: Sequence[Tool], function_name: str | None, *, par
 
     function_name: the one that has to be called; its arguments are the output. None: any, and the output is an array of
     `{"name", "parameters"}`, of one call when not `parallel`
-    Raises InvalidRequestError for a name that is not among the tools, no tools, or a schema nested too deep.
+    tools: not empty; function_name is one of them. Raises InvalidRequestError for a schema nested too deep.
     """
-    if not tools:
-        raise InvalidRequestError("tool_choice demands a call, but there are no tools", "tool_choice")
     if function_name is not None:
-        tool = next((tool for tool in tools if tool.name == function_name), None)
-        if tool is None:
-            names = ", ".join(tool.name for tool in tools)
-            raise InvalidRequestError(f"tool_choice names {function_name!r}, but the tools are: {names}", "tool_choice")
-        return _object_schema(tool)
+        return _object_schema(next(tool for tool in tools if tool.name == function_name))
     definitions: dict[str, Any] = {}
     calls = [_call_schema(index, tool, definitions) for index, tool in enumerate(tools)]
     schema: dict[str, Any] = {
@@ -60,18 +54,10 @@ def forced_calls_format(function_name: str | None) -> ToolFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentsOnly:
+class ArgumentsOnly(CallBody):
     """Arguments of a call whose function is known beforehand."""
 
     function_name: str
-
-    @property
-    def literals(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return ()
 
     def read(self, context: CallContext) -> Steps[None]:
         if context.writer.num_calls:

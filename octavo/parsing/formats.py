@@ -32,13 +32,17 @@ class CallContext:
 class CallBody(Protocol):
     """The part of a format between its markers: at least one call."""
 
+    __slots__ = ()
+
     @property
     def literals(self) -> tuple[str, ...]:
         """Markers inside calls that may be special tokens."""
+        return ()
 
     @property
     def starts(self) -> tuple[str, ...]:
         """What a further call between the same markers begins with; empty when each has markers of its own."""
+        return ()
 
     def read(self, context: CallContext) -> Steps[None]:
         """Read calls and write their events.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.parsing.formats import CallContext
+from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_text import decode_string, read_raw_string, read_string, read_value
 from octavo.parsing.reader import MalformedCallError, Steps
 
@@ -12,7 +12,7 @@ NO_ARGUMENTS = "{}"
 
 
 @dataclass(frozen=True, slots=True)
-class JsonCalls:
+class JsonCalls(CallBody):
     """`{"name": ..., "arguments": {...}}`, or an array of such objects.
 
     names, arguments: keys that hold them, in any order; a key `function` may hold an object with both.
@@ -23,10 +23,6 @@ class JsonCalls:
     names: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     others: tuple[str, ...] = ("id", "type", "index", "tool_call_id")
-
-    @property
-    def literals(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def starts(self) -> tuple[str, ...]:

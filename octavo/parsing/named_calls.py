@@ -11,7 +11,7 @@ from octavo.parsing.reader import MalformedCallError, Steps, Stops
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCalls:
+class NamedCalls(CallBody):
     """A name, what stands between it and the arguments, and the arguments as JSON.
 
     before_name: markers before the name, each may be missing
@@ -33,10 +33,6 @@ class NamedCalls:
     @property
     def literals(self) -> tuple[str, ...]:
         return (*self.before_name, *self.after_name, self.before_id, *self.without_arguments)
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return ()
 
     def read(self, context: CallContext) -> Steps[None]:
         reader, writer = context.reader, context.writer
@@ -89,7 +85,7 @@ def _split_id(written: str) -> tuple[str | None, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonOr:
+class JsonOr(CallBody):
     """Either form behind the same marker: an array or object of JSON, or the other."""
 
     json: JsonCalls
@@ -109,16 +105,8 @@ class JsonOr:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedCalls:
+class KeyedCalls(CallBody):
     """An array of objects whose only key is the function's name: `[{"name": {...}}]`."""
-
-    @property
-    def literals(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return ()
 
     def read(self, context: CallContext) -> Steps[None]:
         reader, writer = context.reader, context.writer

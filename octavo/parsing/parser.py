@@ -16,7 +16,7 @@ from octavo.parsing.writer import EventWriter, random_id
 
 
 class StreamParser:
-    """Reads one output; see `interface.OutputParser` for the contract."""
+    """Reads one output, in pieces of any size; the joined events do not depend on where the pieces were cut."""
 
     __slots__ = ("_counter", "_reader", "_steps", "_writer")
 
@@ -30,13 +30,16 @@ class StreamParser:
 
     @property
     def is_reasoning(self) -> bool:
+        """Tell whether the text so far ends inside the reasoning."""
         return self._writer.is_reasoning
 
     @property
     def num_reasoning_tokens(self) -> int:
+        """Tokens fed so far that belong to the reasoning, the marker that ends it not counted."""
         return self._counter.num_tokens if self._writer.num_reasoned else 0
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[ParserEvent]:
+        """Take new text and its tokens (only counted); return what is certain by now."""
         self._counter.push(token_ids)
         if not text:
             return []
@@ -45,6 +48,7 @@ class StreamParser:
         return self._writer.take_events()
 
     def finish(self) -> list[ParserEvent]:
+        """Return the rest: the output has ended. The parser takes nothing more."""
         self._reader.is_final = True
         for _ in self._steps:
             raise AssertionError("a format waits for text after the end of the output")

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from octavo.parsing.formats import CallContext
+from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part, read_items
 from octavo.parsing.reader import Emit, MalformedCallError, Reader, Steps, Stops
 
@@ -39,20 +39,12 @@ _MAX_NESTING = 40  # of lists and dicts; each level is a few Python frames
 
 
 @dataclass(frozen=True, slots=True)
-class PythonCalls:
+class PythonCalls(CallBody):
     """`[first(a=1), second()]`, or calls without the brackets, one after the other.
 
     Arguments have names and literal values; tuples become arrays. A call begins for certain at its first argument's
     name, or at its closing parenthesis.
     """
-
-    @property
-    def literals(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return ()
 
     def read(self, context: CallContext) -> Steps[None]:
         reader = context.reader

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from octavo.errors import ConfigError, OctavoError, UnsupportedError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.log import get_logger
 from octavo.parsing.formats import ToolFormat
 from octavo.parsing.reasoning import REASONING_FORMATS, ReasoningFormat
@@ -15,7 +17,8 @@ from octavo.parsing.tool_formats import TOOL_FORMATS
 
 logger = get_logger(__name__)
 
-AUTO = "auto"
+AUTO, NONE = "auto", "none"
+Format = TypeVar("Format", ToolFormat, ReasoningFormat)
 # Names of vLLM 0.32 for formats that are not declared here.
 _UNBUILT_TOOLS = frozenset(
     {
@@ -31,19 +34,8 @@ _UNBUILT_REASONING = frozenset(
     }
 )
 
-
 _loaded_plugins: set[Path] = set()
 _registered: list[str] = []  # names, in the order in which plug-ins gave them
-
-
-def tool_parser_names() -> tuple[str, ...]:
-    """Return the names that `--tool-call-parser` takes, besides "auto"."""
-    return tuple(sorted(TOOL_FORMATS))
-
-
-def reasoning_parser_names() -> tuple[str, ...]:
-    """Return the names that `--reasoning-parser` takes, besides "auto"."""
-    return tuple(sorted(REASONING_FORMATS))
 
 
 def register_tool_format(tool_format: ToolFormat) -> None:
@@ -61,38 +53,32 @@ def register_reasoning_format(reasoning: ReasoningFormat) -> None:
 def resolve_tool_parser(name: str | None, chat_template: str | None = None) -> ToolFormat | None:
     """Return the tool format of a name; with "auto" the one that the chat template describes, None if it is unknown.
 
-    None and "" stand for none. Raises ConfigError for an unknown name, UnsupportedError for one of vLLM's that is not
-    built.
+    None, "" and "none" stand for none. Raises ConfigError for an unknown name, UnsupportedError for one of vLLM's that
+    is not built.
     """
-    if not name:
-        return None
-    if name != AUTO:
-        if name not in TOOL_FORMATS:
-            raise _unknown("tool-call-parser", name, _UNBUILT_TOOLS, tool_parser_names())
-        return TOOL_FORMATS[name]
-    chosen = tool_name_for(chat_template or "")
-    logger.info("tool-call parser: %s (from the chat template)", chosen or "none")
-    return TOOL_FORMATS[chosen] if chosen else None
+    return _resolve("tool-call-parser", name, TOOL_FORMATS, _UNBUILT_TOOLS, tool_name_for(chat_template or ""))
 
 
 def resolve_reasoning_parser(name: str | None, chat_template: str | None = None) -> ReasoningFormat | None:
     """Return the reasoning format of a name, as `resolve_tool_parser` does for calls."""
-    if not name:
+    by_template = reasoning_name_for(chat_template or "")
+    return _resolve("reasoning-parser", name, REASONING_FORMATS, _UNBUILT_REASONING, by_template)
+
+
+def _resolve(
+    option: str, name: str | None, formats: Mapping[str, Format], unbuilt: frozenset[str], by_template: str | None
+) -> Format | None:
+    if name == AUTO:
+        logger.info("%s: %s (from the chat template)", option, by_template or NONE)
+        name = by_template
+    if not name or name == NONE:
         return None
-    if name != AUTO:
-        if name not in REASONING_FORMATS:
-            raise _unknown("reasoning-parser", name, _UNBUILT_REASONING, reasoning_parser_names())
-        return REASONING_FORMATS[name]
-    chosen = reasoning_name_for(chat_template or "")
-    logger.info("reasoning parser: %s (from the chat template)", chosen or "none")
-    return REASONING_FORMATS[chosen] if chosen else None
-
-
-def _unknown(option: str, name: str, unbuilt: frozenset[str], names: tuple[str, ...]) -> OctavoError:
-    choices = f'"auto", {", ".join(names)}; others can come from a plug-in'
+    if name in formats:
+        return formats[name]
+    choices = f'"{AUTO}", "{NONE}", {", ".join(sorted(formats))}; others can come from a plug-in'
     if name in unbuilt:
-        return UnsupportedError(f"--{option} {name}: this format is not built; there are {choices}")
-    return ConfigError(f"--{option} {name!r}: expected one of {choices}")
+        raise UnsupportedError(f"--{option} {name}: this format is not built; there are {choices}")
+    raise ConfigError(f"--{option} {name!r}: expected one of {choices}")
 
 
 def load_plugin(path: str | Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from octavo.parsing.formats import CallContext
+from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
 from octavo.parsing.reader import MalformedCallError, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, ONLY_STRING, json_of_text, parameter_types
@@ -16,7 +16,7 @@ _NO_NAME = re.compile(r"[<>\n]")
 
 
 @dataclass(frozen=True, slots=True)
-class XmlCalls:
+class XmlCalls(CallBody):
     """`<function=name><parameter=key>value</parameter></function>`, and its relatives.
 
     before_name, after_name: around the function's name; an end that also begins a parameter or ends the call is only

@@ -13,7 +13,6 @@ from octavo.parsing.interface import (
     ToolCallEnd,
     ToolCallStart,
     collect,
-    parse,
 )
 from octavo.parsing.parser import StreamParser, create_parser
 from octavo.parsing.registry import resolve_reasoning_parser, resolve_tool_parser
@@ -77,9 +76,8 @@ def result_of(events: Iterable[ParserEvent]) -> Result:
 
 
 def whole(make: MakeParser, text: str) -> Result:
-    message = parse(make(), text)
-    calls = tuple((call.name, call.arguments, call.is_complete) for call in message.tool_calls)
-    return Result(message.reasoning, message.content, calls)
+    parser = make()
+    return result_of([*parser.feed(text), *parser.finish()])
 
 
 def streamed(make: MakeParser, pieces: Iterable[str]) -> Result:

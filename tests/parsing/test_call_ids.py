@@ -6,12 +6,17 @@ import re
 
 import pytest
 
-from octavo.parsing.interface import parse
+from octavo.parsing.interface import ParsedToolCall, collect
 from tests.parsing.helpers import maker
 
 
+def calls(name: str, text: str) -> tuple[ParsedToolCall, ...]:
+    parser = maker(name)()
+    return collect([*parser.feed(text), *parser.finish()]).tool_calls
+
+
 def ids(name: str, text: str) -> list[str]:
-    return [call.id for call in parse(maker(name)(), text).tool_calls]
+    return [call.id for call in calls(name, text)]
 
 
 def test_ids_are_made_up_and_differ() -> None:
@@ -40,5 +45,5 @@ def test_mistrals_ids_are_nine_letters_and_digits() -> None:
 )
 def test_kimis_ids_are_the_models_own(written: str, call_id: str, name: str) -> None:
     text = f"<|tool_call_begin|>{written}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
-    (call,) = parse(maker("kimi_k2")(), text).tool_calls
+    (call,) = calls("kimi_k2", text)
     assert (call.id, call.name) == (call_id, name)

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from octavo.parsing.registry import tool_parser_names
+from octavo.parsing.tool_formats import TOOL_FORMATS
 from tests.parsing.encoders import ENCODERS, JSON_ENCODERS, Call
 from tests.parsing.helpers import Result, cut, maker, streamed, whole
 
@@ -67,7 +67,7 @@ def assert_is(found: Result, expected: Result, text: str) -> None:
 
 
 def test_every_format_is_tried() -> None:
-    assert set(ENCODERS) == set(tool_parser_names())
+    assert set(ENCODERS) == set(TOOL_FORMATS)
 
 
 @pytest.mark.parametrize("name", sorted(ENCODERS))

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
-from octavo.parsing.interface import Tool, tools_of_request
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.parsing.reasoning import REASONING_FORMATS
 from octavo.parsing.registry import (
     load_plugin,
-    reasoning_parser_names,
     resolve_reasoning_parser,
     resolve_tool_parser,
-    tool_parser_names,
 )
 from octavo.parsing.tool_formats import TOOL_FORMATS
 from tests.parsing.helpers import Result, maker, streamed
@@ -58,13 +55,14 @@ def test_auto_chooses_by_the_chat_template(template: str, tool: str | None, reas
 
 
 def test_every_name_resolves_to_its_own_format() -> None:
-    for name in tool_parser_names():
+    for name in TOOL_FORMATS:
         found = resolve_tool_parser(name)
         assert found is not None
         assert found.name == name
-    for name in reasoning_parser_names():
+    for name in REASONING_FORMATS:
         assert resolve_reasoning_parser(name) is REASONING_FORMATS[name]
     assert resolve_tool_parser(None) is None
+    assert resolve_tool_parser("none") is None
     assert resolve_reasoning_parser("") is None
 
 
@@ -72,8 +70,8 @@ def test_the_page_about_parsing_names_every_format() -> None:
     page = (Path(__file__).parents[2] / "docs" / "parsing.md").read_text(encoding="utf-8")
     calls, reasoning = page.split("## Tool parsers")[1].split("## Reasoning parsers")
     reasoning = reasoning.split("## Forced")[0]
-    assert not [name for name in tool_parser_names() if f"`{name}`" not in calls]
-    assert not [name for name in reasoning_parser_names() if f"`{name}`" not in reasoning]
+    assert not [name for name in TOOL_FORMATS if f"`{name}`" not in calls]
+    assert not [name for name in REASONING_FORMATS if f"`{name}`" not in reasoning]
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
@@ -152,28 +150,3 @@ def test_a_plug_in_that_does_not_work_is_refused(tmp_path: Path, text: str | Non
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_plugin(path)
-
-
-def test_tools_are_read_as_chats_and_as_responses_write_them() -> None:
-    schema = {"type": "object"}
-    assert tools_of_request(
-        [
-            {"type": "function", "function": {"name": "a", "parameters": schema, "strict": True}},
-            {"type": "function", "name": "b", "description": "x"},
-        ]
-    ) == (Tool("a", schema), Tool("b"))
-
-
-@pytest.mark.parametrize(
-    "tool",
-    [
-        {"type": "web_search"},
-        {"type": "function"},
-        {"type": "function", "function": "f"},
-        {"type": "function", "function": {"name": ""}},
-        {"type": "function", "function": {"name": "f", "parameters": []}},
-    ],
-)
-def test_what_is_no_function_is_refused(tool: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequestError, match=r"tools\[0\]"):
-        tools_of_request([tool])

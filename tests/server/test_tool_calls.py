@@ -145,7 +145,7 @@ def test_the_operator_can_forbid_the_models_choice(scripted_engine: Engine):
 
 
 def test_a_plugin_brings_its_own_format(scripted_engine: Engine, tmp_path):
-    from octavo.engine.reasoning import load_parser_plugin
+    from octavo.parsing.registry import load_plugin
 
     plugin = tmp_path / "arrows.py"
     plugin.write_text(
@@ -154,7 +154,7 @@ def test_a_plugin_brings_its_own_format(scripted_engine: Engine, tmp_path):
         "from octavo.parsing.registry import register_tool_format\n"
         "register_tool_format(ToolFormat('arrows', JsonCalls(), opening=('==>',), closing=('<==',)))\n"
     )
-    load_parser_plugin(str(plugin))
+    load_plugin(plugin)
     server = scripted_engine.serve(chat_template=TEMPLATE, tool_call_parser="arrows")
     choice = choice_of(server, 'Hm. ==>{"name": "clock", "arguments": {}}<==')
     assert calls_of(choice) == [("clock", "{}")] and choice["message"]["content"].strip() == "Hm."

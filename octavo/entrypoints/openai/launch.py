@@ -55,11 +55,11 @@ def check_parsers(engine_args: EngineArgs, server_args: ServerArgs) -> None:
     names = (server_args.tool_call_parser, engine_args.reasoning_parser or "auto")
     if not any(plugins) and set(names) <= {"auto", "none"}:
         return
-    from octavo.engine.reasoning import load_parser_plugin
     from octavo.entrypoints.answers import choose_formats
+    from octavo.parsing.registry import load_plugin
 
-    for path in plugins:
-        load_parser_plugin(path)
+    for path in filter(None, plugins):
+        load_plugin(path)
     choose_formats(*names)
 
 
