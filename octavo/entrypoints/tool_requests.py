@@ -69,7 +69,7 @@ def _chat_function(index: int, tool: object) -> Mapping[str, Any]:
     _check_kind(where, tool)
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping):
-        raise _bad(f"{where}.function", "an object with the function's name and parameters", function, "tools")
+        raise wrong(f"{where}.function", "an object with the function's name and parameters", function, "tools")
     return _function(f"{where}.function", function, "parameters")
 
 
@@ -108,7 +108,7 @@ def message_tools(tools: Sequence[Mapping[str, Any]] | None, tool_choice: Mappin
     kind = choice.get("type", "auto" if functions else "none")
     mode = _ANTHROPIC_MODES.get(kind) if isinstance(kind, str) else None
     if mode is None:
-        raise _bad("tool_choice.type", "auto, any, tool or none", kind, "tool_choice")
+        raise wrong("tool_choice.type", "auto, any, tool or none", kind, "tool_choice")
     if mode in ("required", "function") and not functions:
         raise InvalidRequestError("tool_choice needs tools", "tool_choice")
     name = _known_name("tool_choice.name", choice.get("name"), functions) if mode == "function" else None
@@ -119,23 +119,18 @@ def message_tools(tools: Sequence[Mapping[str, Any]] | None, tool_choice: Mappin
 # -- what they share ---------------------------------------------------------------------------------------------------
 
 
-def _bad(where: str, expected: str, got: object, parameter: str) -> InvalidRequestError:
-    return InvalidRequestError(str(wrong(where, expected, got)), parameter)
-
-
 def _check_kind(where: str, tool: object) -> None:
     if not isinstance(tool, Mapping):
-        raise _bad(where, "an object", tool, "tools")
+        raise wrong(where, "an object", tool, "tools")
     kind = tool.get("type", "function")
     if kind != "function":
         raise _hosted(where, kind, 'of type "function"')
 
 
 def _hosted(where: str, kind: object, way_out: str) -> InvalidRequestError:
-    shown = kind if isinstance(kind, str) and len(kind) <= 80 else repr(kind)[:80]
     return InvalidRequestError(
-        f"{where}: tools of type {shown} are not supported, because this server has none of its own; use functions "
-        f"{way_out}",
+        f"{where}: tools of type {str(kind)[:80]} are not supported, because this server has none of its own; use "
+        f"functions {way_out}",
         "tools",
     )
 
@@ -144,21 +139,21 @@ def _function(where: str, function: Mapping[str, Any], schema_name: str) -> Mapp
     """Return a function with its name, description, parameters and strict, checked."""
     name = function.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
-        raise _bad(f"{where}.name", f"text of 1 to {MAX_NAME_CHARS} printable characters", name, "tools")
+        raise wrong(f"{where}.name", f"text of 1 to {MAX_NAME_CHARS} printable characters", name, "tools")
     description, strict, parameters = (function.get(key) for key in ("description", "strict", "parameters"))
     if description is not None and not isinstance(description, str):
-        raise _bad(f"{where}.description", "text", description, "tools")
+        raise wrong(f"{where}.description", "text", description, "tools")
     if strict is not None and not isinstance(strict, bool):
-        raise _bad(f"{where}.strict", "true or false", strict, "tools")
+        raise wrong(f"{where}.strict", "true or false", strict, "tools")
     if parameters is None:
         parameters = _NO_PARAMETERS
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
-        raise _bad(f"{where}.{schema_name}", 'a JSON schema of type "object"', parameters, "tools")
+        raise wrong(f"{where}.{schema_name}", 'a JSON schema of type "object"', parameters, "tools")
     if not isinstance(parameters.get("properties", {}), Mapping):
-        raise _bad(f"{where}.{schema_name}.properties", "an object", parameters["properties"], "tools")
+        raise wrong(f"{where}.{schema_name}.properties", "an object", parameters["properties"], "tools")
     required = parameters.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise _bad(f"{where}.{schema_name}.required", "a list of names", required, "tools")
+        raise wrong(f"{where}.{schema_name}.required", "a list of names", required, "tools")
     return {"name": name, "description": description, "parameters": parameters, "strict": bool(strict)}
 
 
@@ -210,8 +205,7 @@ def _check_names(functions: Sequence[Mapping[str, Any]]) -> None:
 def _known_name(where: str, name: object, functions: Sequence[Mapping[str, Any]]) -> str:
     names = [function["name"] for function in functions]
     if not isinstance(name, str) or name not in names:
-        shown = ", ".join(names[:20])
-        raise _bad(where, f"the name of one of the tools ({shown})", name, "tool_choice")
+        raise wrong(where, f"the name of one of the tools ({', '.join(names[:20])})", name, "tool_choice")
     return name
 
 
@@ -222,7 +216,7 @@ def _allowed(choice: object, functions: Sequence[Mapping[str, Any]]) -> list[Map
         raise wrong("tool_choice", f"allowed_tools with {expected}", choice)
     entries = choice.get("tools")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
-        raise _bad("tool_choice.tools", "a non-empty list of functions by name", entries, "tool_choice")
+        raise wrong("tool_choice.tools", "a non-empty list of functions by name", entries, "tool_choice")
     names = set()
     for index, entry in enumerate(entries):
         function = entry.get("function", entry)

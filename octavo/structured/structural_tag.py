@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.structured.backend import GrammarError
 from octavo.structured.lark import lark_text
+from octavo.types.sampling_checks import shown
 
 TEXT = r"/(.|\n)*/"
 
@@ -39,7 +40,7 @@ def to_lark(tag: Any, expressions: Expressions) -> str:
     if not isinstance(tag, dict):
         raise GrammarError("it must be a JSON object")
     if tag.get("type", "structural_tag") != "structural_tag":
-        raise GrammarError(f'"type" must be "structural_tag", not {_shown(tag.get("type"))}')
+        raise GrammarError(f'"type" must be "structural_tag", not {shown(tag.get("type"))}')
     writer = _Writer(expressions)
     if "format" in tag:
         _only(tag, "the structural tag", ("type", "format"))
@@ -73,11 +74,11 @@ class _Writer:
     def piece(self, node: Any) -> _Piece:
         """Return a format's expression."""
         if not isinstance(node, dict):
-            raise GrammarError(f"a format must be an object, not {_shown(node)}")
+            raise GrammarError(f"a format must be an object, not {shown(node)}")
         kind = node.get("type")
         method = _FORMATS.get(kind) if isinstance(kind, str) else None
         if method is None:
-            raise GrammarError(f"formats of type {_shown(kind)} are not supported; {', '.join(_FORMATS)} are")
+            raise GrammarError(f"formats of type {shown(kind)} are not supported; {', '.join(_FORMATS)} are")
         return method(self, node)
 
     def rule(self, piece: _Piece) -> str:
@@ -103,7 +104,7 @@ class _Writer:
     def json(self, node: Mapping[str, Any]) -> _Piece:
         _only(node, "json_schema", ("type", "json_schema", "style"))
         if node.get("style", "json") != "json":
-            raise GrammarError(f'json_schema: "style" must be "json", not {_shown(node.get("style"))}')
+            raise GrammarError(f'json_schema: "style" must be "json", not {shown(node.get("style"))}')
         if "json_schema" not in node:
             raise GrammarError('json_schema: "json_schema" is missing')
         return _Piece(self._expressions.json(node["json_schema"]))
@@ -162,7 +163,7 @@ class _Writer:
         end = node.get("end", "")
         ends = end if isinstance(end, list) else [end]
         if not ends or not all(isinstance(one, str) for one in ends):
-            raise GrammarError(f'tag: "end" must be a string or a list of strings, not {_shown(end)}')
+            raise GrammarError(f'tag: "end" must be a string or a list of strings, not {shown(end)}')
         content = self.piece(node.get("content"))
         pieces = [_Piece(lark_text(begin), is_regular=True)] if begin else []
         if content.is_text and any(ends):
@@ -187,7 +188,7 @@ class _Writer:
             begin = _text(_tag(tag), "begin")
             trigger = next((one for one in triggers if begin.startswith(one)), None)
             if trigger is None:
-                raise GrammarError(f"the tag that begins with {_shown(begin)} begins with none of the triggers")
+                raise GrammarError(f"the tag that begins with {shown(begin)} begins with none of the triggers")
             rests[trigger].append(self.rule(self._tag_after(tag, trigger)))
         passages = [f"{self.lazy(trigger)} ({' | '.join(rest)})" for trigger, rest in rests.items() if rest]
         passage = self.rule(_Piece(" | ".join(passages)))
@@ -239,30 +240,25 @@ _FORMATS: Mapping[str, Callable[[_Writer, Mapping[str, Any]], _Piece]] = {
 
 def _tag(node: Any) -> dict[str, Any]:
     if not isinstance(node, dict) or node.get("type", "tag") != "tag":
-        raise GrammarError(f'"tags" must be a list of tags, not of {_shown(node)}')
+        raise GrammarError(f'"tags" must be a list of tags, not of {shown(node)}')
     return node
 
 
 def _only(node: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
     for key, value in node.items():
         if key not in known and value not in (None, False, []):
-            raise GrammarError(f"{where}: the field {_shown(key)} is not supported")
+            raise GrammarError(f"{where}: the field {shown(key)} is not supported")
 
 
 def _text(node: Mapping[str, Any], key: str) -> str:
     value = node.get(key)
     if not isinstance(value, str):
-        raise GrammarError(f'{node.get("type", "structure")}: "{key}" must be a string, not {_shown(value)}')
+        raise GrammarError(f'{node.get("type", "structure")}: "{key}" must be a string, not {shown(value)}')
     return value
 
 
 def _list(node: Mapping[str, Any], key: str) -> list[Any]:
     value = node.get(key)
     if not isinstance(value, list) or not value:
-        raise GrammarError(f'{node.get("type", "structure")}: "{key}" must be a non-empty list, not {_shown(value)}')
+        raise GrammarError(f'{node.get("type", "structure")}: "{key}" must be a non-empty list, not {shown(value)}')
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -17,11 +17,15 @@ INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 
 
-def wrong(name: str, expected: str, got: object) -> InvalidRequestError:
-    """Build the error for parameter `name`; long values are cut."""
-    text = repr(got)
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return InvalidRequestError(f"{name} must be {expected}, got {shown}", parameter=name)
+def shown(value: object) -> str:
+    """Return a value as errors show it; long ones are cut."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def wrong(name: str, expected: str, got: object, parameter: str | None = None) -> InvalidRequestError:
+    """Build the error for `name`: a parameter, or a place inside `parameter`."""
+    return InvalidRequestError(f"{name} must be {expected}, got {shown(got)}", parameter=parameter or name)
 
 
 def as_int(name: str, value: object, low: int, high: int | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from octavo.entrypoints.anthropic.answer import ContentBlocks
@@ -20,13 +19,15 @@ from octavo.entrypoints.anthropic.protocol import (
     StreamEvent,
     TokenCount,
 )
-from octavo.entrypoints.openai.conversation_job import ConversationJob, conversation_job
+from octavo.entrypoints.openai.conversation_job import ConversationJob, check_not_aborted, conversation_job
 from octavo.entrypoints.openai.conversations import render_conversation
 from octavo.entrypoints.openai.http import Events, named_event
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.entrypoints.openai.sampling import to_sampling_params
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.structured import from_output_config
-from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
+from octavo.entrypoints.openai.unbuilt_fields import Unbuilt, refuse_unbuilt
+from octavo.errors import InvalidRequestError
 from octavo.types.outputs import CompletionOutput
 from octavo.types.sampling_checks import wrong
 
@@ -34,7 +35,7 @@ from octavo.types.sampling_checks import wrong
 async def create_message(server: ServerState, request: MessagesRequest, context: RequestContext) -> Message | Events:
     """Answer a conversation; raises before anything runs if the request is wrong."""
     model = server.model_name(request.model)
-    _refuse_unbuilt(request)
+    _check_fields(request)
     if request.max_tokens < 1:
         raise wrong("max_tokens", "at least 1", request.max_tokens)
     server.runner.admission.check()
@@ -47,7 +48,7 @@ async def create_message(server: ServerState, request: MessagesRequest, context:
 async def count_tokens(server: ServerState, request: CountTokensRequest, context: RequestContext) -> TokenCount:
     """Return how many tokens a conversation has, the header of the answer to come included."""
     server.model_name(request.model)
-    _refuse_unbuilt(request)
+    _check_fields(request)
     return await server.prepare(lambda: _count(server, request), context.is_bulky)
 
 
@@ -75,28 +76,27 @@ def _job(server: ServerState, request: MessagesRequest, engine_id: str) -> Conve
         cache_salt=request.cache_salt,
         vllm_xargs=request.vllm_xargs,
         thinking_token_budget=thinking_budget(request, request.max_tokens),
-        response_format=from_output_config(request.output_config),
     )
     conversation = conversation_of(request, request.chat_template_kwargs)
-    return conversation_job(
-        server, engine_id, conversation, sampling, request.max_tokens, shows_reasoning=mode != "disabled"
+    params = to_sampling_params(
+        server,
+        sampling,
+        max_tokens=request.max_tokens,
+        logprobs=None,
+        overrides={"structured_outputs": from_output_config(request.output_config)},
     )
+    return conversation_job(server, engine_id, conversation, sampling, params, shows_reasoning=mode != "disabled")
 
 
-# field -> (values that ask for nothing, what is missing)
-_UNBUILT_FIELDS: Mapping[str, tuple[Sequence[object], str]] = {
+_UNBUILT: Unbuilt = {
     "mcp_servers": (([],), "this server connects to no others"),
     "context_management": (({},), "conversations are sent as they are"),
     "container": ((), "this server has no tools of its own"),
 }
 
 
-def _refuse_unbuilt(request: CountTokensRequest) -> None:
-    for name in request.__struct_fields__:
-        neutral, reason = _UNBUILT_FIELDS.get(name, ((), ""))
-        value = getattr(request, name)
-        if reason and value is not None and value not in neutral:
-            raise UnsupportedError(f"{name} is not supported: {reason}; leave it out")
+def _check_fields(request: CountTokensRequest) -> None:
+    refuse_unbuilt(request, _UNBUILT)
     from_output_config(request.output_config)
 
 
@@ -106,7 +106,7 @@ def _refuse_unbuilt(request: CountTokensRequest) -> None:
 async def _whole(server: ServerState, job: ConversationJob, message_id: str, model: str) -> Message:
     (output,) = await server.runner.run_to_end(job.job)
     (completion,) = output.outputs
-    reader = job.answers.reader(server.tokenizer, job.prompt)
+    reader = job.reader(server.tokenizer)
     content = ContentBlocks()
     content.take(reader.read(completion))
     content.finish()
@@ -117,7 +117,7 @@ async def _whole(server: ServerState, job: ConversationJob, message_id: str, mod
 
 async def _events(server: ServerState, job: ConversationJob, message_id: str, model: str) -> Events:
     """Yield the events of a stream; an error in its midst becomes one of them."""
-    reader = job.answers.reader(server.tokenizer, job.prompt)
+    reader = job.reader(server.tokenizer)
     content = ContentBlocks()
     num_prompt_tokens, num_tokens = job.job.num_prompt_tokens, 0
     started = False
@@ -148,8 +148,7 @@ def _encoded(data: StreamEvent) -> bytes:
 
 def _stop(completion: CompletionOutput, num_calls: int) -> tuple[str, str | None]:
     """Return Anthropic's reason for the end of an answer, and the stop sequence that was met."""
-    if completion.finish_reason == "abort":
-        raise RequestFailedError("the request was aborted: the server stops, or its engine was paused")
+    check_not_aborted(completion)
     if completion.finish_reason == "length":
         return "max_tokens", None
     if isinstance(completion.stop_reason, str) and completion.finish_reason == "stop":

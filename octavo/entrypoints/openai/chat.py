@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from octavo.entrypoints.beam_search import one_step_params
 from octavo.entrypoints.openai.beams import beam_params, check_without_beams
 from octavo.entrypoints.openai.chat_answer import ChatAnswer, ChatPlan
-from octavo.entrypoints.openai.conversations import (
-    Conversation,
-    answering_role,
-    answers_to,
-    final_text,
-    render_conversation,
-    template_arguments,
-)
-from octavo.entrypoints.openai.generation import check_job
+from octavo.entrypoints.openai.conversation_job import conversation_job
+from octavo.entrypoints.openai.conversations import Conversation, answering_role, final_text, template_arguments
 from octavo.entrypoints.openai.http import Events
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
-from octavo.entrypoints.openai.sampling import (
-    check_best_of,
-    check_num_sequences,
-    to_sampling_params,
-    tokenization_kwargs,
-)
+from octavo.entrypoints.openai.sampling import check_best_of, check_num_sequences, to_sampling_params
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.structured import may_compile
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
@@ -62,17 +48,11 @@ def _plan(server: ServerState, request: ChatCompletionRequest, wish: ToolWish, e
     num_choices = beams.beam_width if beams else params.n
     check_num_sequences(1, num_choices, server.args.max_sequences_per_request)
     conversation = _conversation(request, wish)
-    answers = answers_to(server, conversation, request.include_reasoning is not False)
-    text = render_conversation(server, conversation)
-    answers.prepare(params, server.tokenizer, text)
-    # the template writes the special tokens itself: adding the tokenizer's would give two beginnings
-    kwargs = tokenization_kwargs(request, add_special_tokens=False)
-    prompt: dict[str, Any] = {"prompt": text}
-    if request.cache_salt is not None:
-        prompt["cache_salt"] = request.cache_salt
-    job = check_job(server.engine, engine_id, [prompt], params, request.priority, kwargs)
+    job = conversation_job(
+        server, engine_id, conversation, request, params, shows_reasoning=request.include_reasoning is not False
+    )
     prefix = final_text(conversation) if request.echo else ""
-    return ChatPlan(job, text, num_choices, beams, answering_role(server, conversation), prefix, num_top, answers)
+    return ChatPlan(job, num_choices, beams, answering_role(server, conversation), prefix, num_top)
 
 
 def _params(
@@ -85,11 +65,7 @@ def _params(
         beams = beam_params(request, limit, server.engine.model_config.max_logprobs)
         return beams, one_step_params(beams)
     params = to_sampling_params(
-        request,
-        server.engine.model_config.default_sampling_params,
-        max_tokens=max_tokens,
-        logprobs=num_top if request.logprob_token_ids is None else None,
-        max_stop_strings=server.args.max_stop_strings,
+        server, request, max_tokens=max_tokens, logprobs=num_top if request.logprob_token_ids is None else None
     )
     return None, params
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
-from octavo.entrypoints.answers import AnswerPlan, AnswerReader
-from octavo.entrypoints.openai.generation import Job
+from octavo.entrypoints.answers import AnswerReader
+from octavo.entrypoints.openai.conversation_job import ConversationJob
 from octavo.entrypoints.openai.http import DONE, Events, event
 from octavo.entrypoints.openai.logprobs import chat_logprobs
 from octavo.entrypoints.openai.protocol.chat import (
@@ -44,18 +44,16 @@ from octavo.types.sampling_params import BeamSearchParams
 class ChatPlan:
     """What runs, and how its outputs are shown.
 
-    prompt: the prompt's text; prefix: echo, text before the answer
+    prefix: echo, text before the answer
     num_top: candidates per token, None without logprobs
     """
 
-    job: Job
-    prompt: str
+    conversation: ConversationJob
     num_choices: int
     beams: BeamSearchParams | None
     role: str
     prefix: str
     num_top: int | None
-    answers: AnswerPlan
 
 
 class ChatAnswer:
@@ -79,9 +77,9 @@ class ChatAnswer:
         """Run to the end and return the response."""
         plan, runner = self._plan, self._server.runner
         if plan.beams is None:
-            (output,) = await runner.run_to_end(plan.job)
+            (output,) = await runner.run_to_end(plan.conversation.job)
         else:
-            (output,) = await runner.run_beams(plan.job, plan.beams, plan.num_top)
+            (output,) = await runner.run_beams(plan.conversation.job, plan.beams, plan.num_top)
         choices = [self._whole_choice(completion) for completion in output.outputs]
         usage = total_usage([output], self._server.args.enable_prompt_tokens_details)
         usage.tell_reasoning(self._num_reasoning_tokens())
@@ -122,7 +120,7 @@ class ChatAnswer:
 
     async def events(self) -> Events:
         """Yield the events of a streamed response: per choice first its role, then what it says and calls."""
-        job = self._plan.job
+        job = self._plan.conversation.job
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         started = False
@@ -149,7 +147,7 @@ class ChatAnswer:
             delta = ChatDelta(role=self._plan.role, content="")
             chunk = self._chunk([ChatChunkChoice(index, delta)], options, counter)
             if self._request.return_token_ids and index == 0:
-                chunk.prompt_token_ids = self._plan.job.prompts[0]["prompt_token_ids"]
+                chunk.prompt_token_ids = self._plan.conversation.job.prompts[0]["prompt_token_ids"]
             pieces.append(event(chunk))
             if self._plan.prefix:
                 echo = ChatChunkChoice(index, ChatDelta(content=self._plan.prefix))
@@ -195,12 +193,12 @@ class ChatAnswer:
     def _reader(self, index: int) -> AnswerReader:
         reader = self._readers.get(index)
         if reader is None:
-            reader = self._readers[index] = self._plan.answers.reader(self._server.tokenizer, self._plan.prompt)
+            reader = self._readers[index] = self._plan.conversation.reader(self._server.tokenizer)
         return reader
 
     def _num_reasoning_tokens(self) -> int | None:
         """Return how many tokens of all answers were reasoning; None for a model that is not known to reason."""
-        if self._plan.answers.reasoning_format is None:
+        if self._plan.conversation.answers.reasoning_format is None:
             return None
         return sum(reader.num_reasoning_tokens for reader in self._readers.values())
 

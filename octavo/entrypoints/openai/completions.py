@@ -109,14 +109,7 @@ def _params(server: ServerState, request: CompletionRequest, max_tokens: int) ->
         overrides["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)
     if max_tokens == 1 and request.max_tokens == 0:
         overrides["min_tokens"] = 0
-    return to_sampling_params(
-        request,
-        server.engine.model_config.default_sampling_params,
-        max_tokens=max_tokens,
-        logprobs=request.logprobs,
-        max_stop_strings=server.args.max_stop_strings,
-        overrides=overrides,
-    )
+    return to_sampling_params(server, request, max_tokens=max_tokens, logprobs=request.logprobs, overrides=overrides)
 
 
 def split_prompts(prompt: object, max_prompts: int) -> Sequence[object]:

@@ -1,16 +1,20 @@
-"""From a conversation to the job of one answer: what the endpoints besides chat completions have in common."""
+"""From a conversation to the job of its answer, and how that is read: what the endpoints of conversations share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.entrypoints.answers import AnswerPlan
+from octavo.entrypoints.answers import AnswerPlan, AnswerReader
 from octavo.entrypoints.openai.conversations import Conversation, answers_to, render_conversation
 from octavo.entrypoints.openai.generation import Job, check_job
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
-from octavo.entrypoints.openai.sampling import to_sampling_params, tokenization_kwargs
+from octavo.entrypoints.openai.sampling import tokenization_kwargs
 from octavo.entrypoints.openai.state import ServerState
+from octavo.errors import RequestFailedError
+from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.outputs import CompletionOutput
+from octavo.types.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -21,34 +25,37 @@ class ConversationJob:
     prompt: str
     answers: AnswerPlan
 
+    def reader(self, tokenizer: Tokenizer | None) -> AnswerReader:
+        """Return a reader for one answer."""
+        return self.answers.reader(tokenizer, self.prompt)
+
 
 def conversation_job(
     server: ServerState,
     engine_id: str,
     conversation: Conversation,
-    sampling: GenerationRequest,
-    max_tokens: int | None,
-    logprobs: int | None = None,
+    request: GenerationRequest,
+    params: SamplingParams,
     shows_reasoning: bool = True,
 ) -> ConversationJob:
-    """Check the sampling fields, render the conversation and tokenise it. Takes time: not for the event loop.
+    """Render the conversation and tokenise it. Takes time: not for the event loop.
 
-    max_tokens: None = as many as the context has room for; logprobs: candidates per token, or None
+    request: how its prompt is tokenised and queued; params: changed so that the answer can be read
     Raises InvalidRequestError or UnsupportedError.
     """
-    params = to_sampling_params(
-        sampling,
-        server.engine.model_config.default_sampling_params,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        max_stop_strings=server.args.max_stop_strings,
-    )
     answers = answers_to(server, conversation, shows_reasoning)
     text = render_conversation(server, conversation)
     answers.prepare(params, server.tokenizer, text)
     prompt: dict[str, Any] = {"prompt": text}
-    if sampling.cache_salt is not None:
-        prompt["cache_salt"] = sampling.cache_salt
-    kwargs = tokenization_kwargs(sampling, add_special_tokens=False)
-    job = check_job(server.engine, engine_id, [prompt], params, sampling.priority, kwargs)
+    if request.cache_salt is not None:
+        prompt["cache_salt"] = request.cache_salt
+    # the template writes the special tokens itself: adding the tokenizer's would give two beginnings
+    kwargs = tokenization_kwargs(request, add_special_tokens=False)
+    job = check_job(server.engine, engine_id, [prompt], params, request.priority, kwargs)
     return ConversationJob(job, text, answers)
+
+
+def check_not_aborted(completion: CompletionOutput) -> None:
+    """Raise RequestFailedError for an answer that was given up: these APIs have no word for such an end."""
+    if completion.finish_reason == "abort":
+        raise RequestFailedError("the request was aborted: the server stops, or its engine was paused")

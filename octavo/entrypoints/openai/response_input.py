@@ -11,8 +11,10 @@ from octavo.entrypoints.openai.protocol.common import GenerationRequest
 from octavo.entrypoints.openai.protocol.responses import ResponsesRequest
 from octavo.entrypoints.openai.response_store import Messages
 from octavo.entrypoints.openai.response_turns import add_assistant_call, add_assistant_reasoning, add_assistant_text
+from octavo.entrypoints.openai.sampling import to_sampling_params
 from octavo.entrypoints.openai.state import ServerState
-from octavo.entrypoints.openai.structured import from_response_format, from_text_format
+from octavo.entrypoints.openai.structured import from_text_format
+from octavo.entrypoints.openai.unbuilt_fields import Unbuilt, refuse_unbuilt
 from octavo.entrypoints.tool_requests import response_tools
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
@@ -32,15 +34,19 @@ def response_job(server: ServerState, request: ResponsesRequest, messages: Messa
     messages: all turns, without the request's instructions
     """
     sampling = GenerationRequest(**{name: getattr(request, name) for name in _SAME_NAMES})
-    sampling.response_format = from_text_format(request.text)
     if request.instructions:
         messages = [{"role": "system", "content": request.instructions}, *messages]
     arguments = template_arguments(None, (request.reasoning or {}).get("effort"))
     wish = response_tools(request.tools, request.tool_choice, request.parallel_tool_calls)
     conversation = Conversation(messages, chat_template_kwargs=arguments, tools=wish)
-    return conversation_job(
-        server, engine_id, conversation, sampling, request.max_output_tokens, num_top_logprobs(request)
+    params = to_sampling_params(
+        server,
+        sampling,
+        max_tokens=request.max_output_tokens,
+        logprobs=num_top_logprobs(request),
+        overrides={"structured_outputs": from_text_format(request.text)},
     )
+    return conversation_job(server, engine_id, conversation, sampling, params)
 
 
 def num_top_logprobs(request: ResponsesRequest) -> int | None:
@@ -102,13 +108,13 @@ def _add_reasoning(turns: list[dict[str, Any]], where: str, item: Mapping[str, A
 def _add_call(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
     for name in ("call_id", "name", "arguments"):
         if not isinstance(item.get(name), str):
-            raise InvalidRequestError(str(wrong(f"{where}.{name}", "text", item.get(name))), "input")
+            raise wrong(f"{where}.{name}", "text", item.get(name), "input")
     add_assistant_call(turns, item["call_id"], item["name"], item["arguments"])
 
 
 def _add_result(turns: list[dict[str, Any]], where: str, item: Mapping[str, Any]) -> None:
     if not isinstance(item.get("call_id"), str):
-        raise InvalidRequestError(str(wrong(f"{where}.call_id", "that of the call", item.get("call_id"))), "input")
+        raise wrong(f"{where}.call_id", "that of the call", item.get("call_id"), "input")
     output = _joined_text(f"{where}.output", item.get("output"))
     turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
 
@@ -141,8 +147,7 @@ def _text(where: str, part: object) -> str:
 
 # -- what is not built -------------------------------------------------------------------------------------------------
 
-# field -> (values that ask for nothing, what is missing)
-_UNBUILT: Mapping[str, tuple[Sequence[object], str]] = {
+_UNBUILT: Unbuilt = {
     "conversation": ((), "conversations are not stored; use previous_response_id"),
     "prompt": ((), "prompt templates are not stored"),
     "truncation": (("disabled",), "a conversation that does not fit is refused, not cut"),
@@ -154,15 +159,12 @@ _KNOWN_INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 
 def check_fields(request: ResponsesRequest) -> None:
     """Raise InvalidRequestError, naming the field, if a request asks for something that is not built."""
-    for name, (neutral, reason) in _UNBUILT.items():
-        value = getattr(request, name)
-        if value is not None and value not in neutral:
-            raise InvalidRequestError(f"{name} is not supported: {reason}; leave it out", name)
+    refuse_unbuilt(request, _UNBUILT)
     for wish in request.include or ():
         if wish not in _KNOWN_INCLUDES:
             raise InvalidRequestError(f"include: {wish[:80]!r} is not supported; {LOGPROBS!r} is", "include")
     text = request.text or {}
-    from_response_format("text.format", from_text_format(text))
+    from_text_format(text)
     if text.get("verbosity") not in (None, "medium"):
         raise InvalidRequestError("text.verbosity is not supported: models have no setting for it", "text")
     reasoning = request.reasoning or {}

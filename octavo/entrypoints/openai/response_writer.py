@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from octavo.entrypoints.openai.conversation_job import ConversationJob
+from octavo.entrypoints.openai.conversation_job import ConversationJob, check_not_aborted
 from octavo.entrypoints.openai.errors import as_http_error
 from octavo.entrypoints.openai.logprobs import chat_logprobs
 from octavo.entrypoints.openai.protocol.chat import TokenLogprob
@@ -22,7 +22,6 @@ from octavo.entrypoints.openai.protocol.responses import (
 )
 from octavo.entrypoints.openai.response_items import OutputItems
 from octavo.entrypoints.openai.state import ServerState
-from octavo.errors import RequestFailedError
 from octavo.types.outputs import CompletionOutput, RequestOutput
 
 
@@ -35,7 +34,7 @@ class ResponseWriter:
         self.response = response
         self._server = server
         self._job = job.job
-        self._reader = job.answers.reader(server.tokenizer, job.prompt)
+        self._reader = job.reader(server.tokenizer)
         self._num_top = num_top
         self._names = server.token_names(None)
         self._items = OutputItems(response.id, self._next)
@@ -94,8 +93,7 @@ class ResponseWriter:
     # -- end -------------------------------------------------------------------------------------------------------
 
     def _closing(self, completion: CompletionOutput) -> list[ResponseEvent]:
-        if completion.finish_reason == "abort":
-            raise RequestFailedError("the request was aborted: the server stops, or its engine was paused")
+        check_not_aborted(completion)
         is_whole = completion.finish_reason != "length"
         events = self._items.finish(is_whole)
         response = self.response

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.entrypoints.openai.state import ServerState
 from octavo.entrypoints.openai.structured import structured_outputs_of
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
@@ -30,21 +31,20 @@ _MAX_ID_DIGITS = 10
 
 
 def to_sampling_params(
+    server: ServerState,
     request: GenerationRequest,
-    defaults: Mapping[str, object],
     *,
     max_tokens: int | None,
     logprobs: int | None,
-    max_stop_strings: int,
     overrides: Mapping[str, object] | None = None,
 ) -> SamplingParams:
     """Return a request's sampling parameters; raises InvalidRequestError that names the field.
 
-    defaults: what the model's generation config says
     max_tokens: as the endpoint understands the request; None = as many as the context has room for
     logprobs: candidates per generated token, or None
     overrides: what the endpoint decides, whatever the request says
     """
+    defaults = server.engine.model_config.default_sampling_params
     limit = defaults.get("max_tokens")
     if isinstance(limit, int):
         max_tokens = limit if max_tokens is None else min(max_tokens, limit)
@@ -55,9 +55,9 @@ def to_sampling_params(
         extra_args=request.vllm_xargs,
         structured_outputs=structured_outputs_of(request),
         output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
-        **(overrides or {}),
     )
-    check_stop_strings(request.stop, max_stop_strings)
+    fields.update(overrides or {})
+    check_stop_strings(request.stop, server.args.max_stop_strings)
     kept = {name: value for name, value in defaults.items() if name != "max_tokens"}
     merged = {**kept, **{name: value for name, value in fields.items() if value is not None}}
     return SamplingParams.from_optional(**merged, max_tokens=max_tokens)

@@ -17,7 +17,7 @@ RESPONSE_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 
 def structured_outputs_of(request: GenerationRequest) -> StructuredOutputsParams | None:
     """Return what the answer must follow, or None; raises InvalidRequestError naming the field."""
-    by_format = from_response_format("response_format", request.response_format)
+    by_format = _from_response_format("response_format", request.response_format)
     wish = request.structured_outputs
     if wish is None or wish == {}:
         return by_format
@@ -35,7 +35,7 @@ def structured_outputs_of(request: GenerationRequest) -> StructuredOutputsParams
         raise InvalidRequestError(f"structured_outputs: {error}", "structured_outputs") from error
 
 
-def from_response_format(field: str, response_format: object) -> StructuredOutputsParams | None:
+def _from_response_format(field: str, response_format: object) -> StructuredOutputsParams | None:
     """Read OpenAI's object; its schema stands under json_schema. field: its name, for errors"""
     if response_format is None:
         return None
@@ -49,53 +49,42 @@ def from_response_format(field: str, response_format: object) -> StructuredOutpu
     if kind == "json_schema":
         described = response_format.get("json_schema")
         if not isinstance(described, Mapping):
-            raise InvalidRequestError(
-                f'{field}.json_schema must be an object with "name" and "schema", got {_shown(described)}', field
-            )
-        return from_json_schema(f"{field}.json_schema", described, field)
+            raise wrong(f"{field}.json_schema", 'an object with "name" and "schema"', described, field)
+        return _from_json_schema(f"{field}.json_schema", described, field)
     if kind == "structural_tag":
         return StructuredOutputsParams(structural_tag=dict(response_format))
     raise wrong(f"{field}.type", f"one of {', '.join(RESPONSE_FORMATS)}", kind)
 
 
-def from_json_schema(where: str, described: Mapping[str, Any], field: str) -> StructuredOutputsParams:
+def _from_json_schema(where: str, described: Mapping[str, Any], field: str) -> StructuredOutputsParams:
     """Read {name, schema, strict, description}. Schemas are always enforced, so `strict` changes nothing."""
     schema = described.get("schema")
     if not isinstance(schema, dict):
-        raise InvalidRequestError(f"{where}.schema must be a JSON schema (an object), got {_shown(schema)}", field)
+        raise wrong(f"{where}.schema", "a JSON schema (an object)", schema, field)
     if not isinstance(described.get("strict"), (bool, type(None))):
-        raise InvalidRequestError(f"{where}.strict must be a bool, got {_shown(described['strict'])}", field)
+        raise wrong(f"{where}.strict", "a bool", described["strict"], field)
     return StructuredOutputsParams(json=schema)
 
 
-def from_text_format(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the format of a request to /v1/responses, where a schema has no object of its own, as response_format."""
+def from_text_format(text: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
+    """Read `text` of a request to /v1/responses, where a schema has no object of its own."""
     wish = (text or {}).get("format")
-    if not isinstance(wish, Mapping):
-        if wish is None:
-            return None
-        raise wrong("text.format", "an object", wish)
-    if wish.get("type") != "json_schema":
-        return dict(wish)
-    return {"type": "json_schema", "json_schema": {key: value for key, value in wish.items() if key != "type"}}
+    if isinstance(wish, Mapping) and wish.get("type") == "json_schema":
+        return _from_json_schema("text.format", wish, "text.format")
+    return _from_response_format("text.format", wish)
 
 
-def from_output_config(output_config: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the format of a request to /v1/messages as response_format; raises InvalidRequestError."""
+def from_output_config(output_config: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
+    """Read `output_config` of a request to /v1/messages; raises InvalidRequestError."""
     wish = (output_config or {}).get("format")
     if wish is None:
         return None
     if not isinstance(wish, Mapping) or wish.get("type") != "json_schema":
         raise wrong("output_config.format", '{"type": "json_schema", "schema": …}', wish)
-    return {"type": "json_schema", "json_schema": {"schema": wish.get("schema")}}
+    return _from_json_schema("output_config.format", wish, "output_config.format")
 
 
 def may_compile(request: GenerationRequest) -> bool:
     """Say whether preparing the request may take as long as a new grammar takes to compile."""
     kind = request.response_format.get("type") if isinstance(request.response_format, dict) else None
     return bool(request.structured_outputs) or kind in RESPONSE_FORMATS[1:]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from octavo.errors import InvalidRequestError
+from octavo.types.sampling_checks import shown
 
 _GUIDED = "it was replaced by structured_outputs, which takes json, regex, choice, grammar and more"
 _MULTIMODAL = "multimodal input is not built"
 _TOOLS = "this is OpenAI's old way; use tools and tool_choice"
 
-UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
+# field -> (values that ask for nothing, what is missing)
+Unbuilt = Mapping[str, tuple[tuple[Any, ...], str]]
+UNBUILT: Unbuilt = {
     "guided_json": ((), _GUIDED),
     "guided_regex": ((), _GUIDED),
     "guided_choice": ((), _GUIDED),
@@ -46,16 +49,14 @@ UNBUILT: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def refuse_unbuilt(request: msgspec.Struct) -> None:
+def refuse_unbuilt(request: msgspec.Struct, unbuilt: Unbuilt = UNBUILT) -> None:
     """Raise InvalidRequestError, naming the field, if a request asks for something that is not built."""
     for name in request.__struct_fields__:
-        entry = UNBUILT.get(name)
+        entry = unbuilt.get(name)
         if entry is None:
             continue
         value = getattr(request, name)
         neutral, reason = entry
         if value is None or value is False or value in neutral:
             continue
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise InvalidRequestError(f"{name}={shown} is not supported: {reason}; leave it out", name)
+        raise InvalidRequestError(f"{name}={shown(value)} is not supported: {reason}; leave it out", name)
