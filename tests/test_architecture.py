@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "octavo"
 
 # A package imports only from rows above its own, and from itself.
-# `octavo` is the public face: octavo/__init__.py and __main__.py.
+# `octavo` is the public face: octavo/__init__.py and __main__.py, and modules under the names that they have in vLLM.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("envs",),
@@ -37,7 +37,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("executor",),
     ("engine",),
     ("entrypoints",),
-    ("octavo",),
+    ("octavo", "sampling_params", "outputs", "inputs"),
 )
 ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -303,9 +304,12 @@ def test_the_last_message_can_be_continued():
 
 def test_a_template_and_its_arguments_can_be_given():
     fake = fake_engine(says("ok"))
-    template = "{{ greeting }}{{ messages[0]['content'] }}{{ tools[0]['name'] if tools }}"
+    template = "{{ greeting }}{{ messages[0]['content'] }}{{ tools[0]['function']['name'] if tools }}"
     by_call = LLM.from_engine(fake.engine)
-    options = {"chat_template_kwargs": {"greeting": "Oh "}, "tools": [{"name": "tool"}]}
+    options = {
+        "chat_template_kwargs": {"greeting": "Oh "},
+        "tools": [{"type": "function", "function": {"name": "tool"}}],
+    }
     assert chat_prompt(by_call, USER, chat_template=template, **options) == "Oh hitool"
     by_engine = LLM.from_engine(fake.engine, chat_template=template)
     assert chat_prompt(by_engine, USER, chat_template_kwargs={"greeting": "Ah "}) == "Ah hi"
@@ -373,5 +377,8 @@ def test_every_public_name_exists():
         assert getattr(octavo, name) is not None
     assert set(octavo.__all__) <= set(dir(octavo))
     assert octavo.AsyncLLMEngine is octavo.AsyncLLM and octavo.AsyncEngineArgs is octavo.EngineArgs
+    for module in ("sampling_params", "outputs", "inputs", "engine.arg_utils"):  # as in vLLM's own examples
+        same = import_module(f"octavo.{module}")
+        assert all(getattr(same, name) is getattr(octavo, name) for name in same.__all__)
     with pytest.raises(AttributeError, match="no attribute 'LLMM'"):
         _ = octavo.LLMM
