@@ -150,9 +150,9 @@ def _in_system_prompt(source: str, messages: list[dict[str, Any]], options: Chat
     """Return the conversation with tools in words, for a template that would drop them."""
     if not options.describes_tools:
         raise InvalidRequestError(
-            "the model's chat template does not describe tools, so the model would never hear of them; force a call "
-            '(tool_choice "required", or a function\'s name), use a model or a chat_template that knows tools, or '
-            "leave tools out",
+            "the model's chat template does not describe tools, so the model would never hear of them; use a model or "
+            "a chat_template that knows tools, describe them in a message of your own, or have the server force a "
+            'call (tool_choice "required", or a function\'s name)',
             "tools",
         )
     return with_tools_described(messages, options.tools or (), template_traits(source).has_system_role)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.errors import InvalidRequestError
 from octavo.types import sampling_checks as checks
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -41,7 +42,8 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
         name = "structured_outputs"
         given = [constraint for constraint in CONSTRAINTS if getattr(self, constraint) is not None]
         if len(given) != 1:
-            raise checks.wrong(name, f"exactly one of {', '.join(CONSTRAINTS)}", given or "none of them")
+            found = " and ".join(given) or "none of them"
+            raise InvalidRequestError(f"{name} must have exactly one of {', '.join(CONSTRAINTS)}, got {found}", name)
         if self.json_object is not None and self.json_object is not True:
             raise checks.wrong(f"{name}.json_object", "True or left out", self.json_object)
         if self.choice is not None and not checks.as_texts(f"{name}.choice", self.choice):
@@ -87,7 +89,8 @@ def json_text(name: str, value: object) -> str:
 
 def _verify_json(name: str, value: object) -> None:
     if not isinstance(value, (str, dict)):
-        raise checks.wrong(name, "JSON as text or dict", value)
+        hint = " (of a Pydantic model: model_json_schema())" if hasattr(value, "model_json_schema") else ""
+        raise checks.wrong(name, f"JSON as text or dict{hint}", value)
     text = json_text(name, value)
     if not checks.is_valid_unicode(text):
         raise checks.wrong(name, "made of valid Unicode, without lone surrogates", value)

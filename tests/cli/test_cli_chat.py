@@ -62,6 +62,11 @@ def test_quick_answers_one_message(octavo, engine):
     assert result.out == "two user:one \n" and result.err == ""
 
 
+def test_help_names_the_commands_and_an_unknown_command_is_called_an_error(chat):
+    assert chat("/help").err.startswith("commands are /clear")
+    assert chat("/halp").err.startswith("octavo: error: commands are /clear")
+
+
 def test_a_refused_message_ends_a_piped_chat(chat, engine):
     engine.refused = ("user:too long",)
     result = chat("too long", "never asked")

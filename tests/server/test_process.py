@@ -219,6 +219,13 @@ def test_a_wrong_config_file_is_refused(tmp_path: Path, content: str, word: str)
     assert code == 2 and word in output and "Traceback" not in output
 
 
+def test_help_finds_flags_by_a_part_of_their_name(tmp_path: Path):
+    code, found = outcome("serve", "--help=max_num_seqs")
+    assert code == 0 and re.findall(r"^(--[a-z-]+)", found, re.M) == ["--max-num-seqs"]
+    code, found = outcome("serve", "--help=no-such-flag")
+    assert code == 2 and "no flag contains it" in found and "engine" in found
+
+
 def test_help_folds_the_engines_flags(tmp_path: Path):
     short, engine, everything = (outcome("serve", flag)[1] for flag in ("--help", "--help=engine", "--help=all"))
     assert "--max-num-queued-reqs" in short and "--max-model-len" not in short and "--help=engine" in short

@@ -386,6 +386,20 @@ def test_structured_outputs_need_exactly_one_constraint() -> None:
             StructuredOutputsParams(**fields)
 
 
+def test_errors_of_structured_outputs_name_what_was_given_and_the_way_out() -> None:
+    class Model:
+        @staticmethod
+        def model_json_schema() -> dict[str, object]:
+            return {}
+
+    with pytest.raises(InvalidRequestError, match=r"exactly one of json, .* got regex and choice$"):
+        StructuredOutputsParams(regex="a", choice=["b"])
+    with pytest.raises(InvalidRequestError, match=r"got none of them$"):
+        StructuredOutputsParams()
+    with pytest.raises(InvalidRequestError, match=r"JSON as text or dict \(.*model_json_schema\(\)\)"):
+        StructuredOutputsParams(json=Model)  # type: ignore[arg-type]
+
+
 def test_structured_outputs_bound_the_nesting() -> None:
     def nested(depth: int) -> dict[str, object]:
         return {} if depth == 0 else {"items": nested(depth - 1)}

@@ -197,5 +197,6 @@ def _command(conversation: Conversation, line: str) -> bool:
         conversation.messages = []
         conversation.restart(rest.strip())
     else:
-        print("octavo: error: commands are /clear, /system TEXT and /exit", file=sys.stderr)
+        prefix = "" if name == "/help" else "octavo: error: "
+        print(f"{prefix}commands are /clear, /system TEXT and /exit", file=sys.stderr)
     return False

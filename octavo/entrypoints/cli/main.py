@@ -60,14 +60,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, add_help=False)
         self.folded_groups: set[str] = set()  # titles
         self.add_argument(
-            "-h", "--help", action=_Help, nargs="?", metavar="GROUP", help="show this help; all, or one group's flags"
+            "-h",
+            "--help",
+            action=_Help,
+            nargs="?",
+            metavar="WORD",
+            help="show this help; WORD: all, a group, or a part of a flag's name",
         )
 
     def help_text(self, wanted: str | None) -> str:
-        """Return the help: all that is not folded, everything ("all"), or one group."""
+        """Return the help: all that is not folded, everything ("all"), one group, or the flags with a word in them."""
         groups = {group.title or "": group for group in self._action_groups}
         if wanted is not None and wanted != "all" and wanted not in groups:
-            self.error(f"there is no group {wanted!r}; choose from all, {', '.join(groups)}")
+            return self._help_on_flags(wanted, list(groups))
         shown = {
             title: group
             for title, group in groups.items()
@@ -84,6 +89,16 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         folded = sorted(groups.keys() - shown.keys()) if wanted is None else []
         formatter.add_text(self.epilog if not folded else f"more flags: --help={' or --help='.join([*folded, 'all'])}")
+        return formatter.format_help()
+
+    def _help_on_flags(self, word: str, titles: list[str]) -> str:
+        """Return the help on flags whose names contain a word, dashes or underscores alike."""
+        part = word.lstrip("-").replace("_", "-")
+        found = [action for action in self._actions if any(part in option for option in action.option_strings)]
+        if not part or not found:
+            self.error(f"no group is called {word!r} and no flag contains it; the groups are all, {', '.join(titles)}")
+        formatter = self._get_formatter()
+        formatter.add_arguments(found)
         return formatter.format_help()
 
     def format_help(self) -> str:
