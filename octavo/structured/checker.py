@@ -7,8 +7,10 @@ good or bad, costs a look-up.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -23,6 +25,7 @@ from octavo.types.structured_params import StructuredOutputsParams, json_text
 
 _MAX_PROCESSES = 2  # so that one slow grammar does not hold up the next
 _MAX_KEPT_BYTES = 32 * 2**20
+_PASSING_S = 60.0  # verdicts that are not lasting are kept for so long: a bomb sent again and again costs little
 
 
 class GrammarChecker:
@@ -43,10 +46,11 @@ class GrammarChecker:
         self._is_closed = False
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
         self._kept_bytes = 0
+        self._kept_until: dict[bytes, float] = {}  # of verdicts that are not lasting, by `time.monotonic`
 
     def is_known(self, params: StructuredOutputsParams) -> bool:
         """Say whether `check` would answer at once."""
-        return self._job(params).key in self._verdicts
+        return self._recall(self._job(params).key) is not None
 
     def check(self, params: StructuredOutputsParams) -> GrammarSpec:
         """Return the grammar of a request. Waits for its first compilation; raises InvalidRequestError."""
@@ -111,6 +115,8 @@ class GrammarChecker:
 
     def _recall(self, key: bytes) -> Verdict | None:
         with self._lock:
+            if self._kept_until.get(key, math.inf) <= time.monotonic():
+                self._forget(key)
             verdict = self._verdicts.get(key)
             if verdict is not None:
                 self._verdicts.move_to_end(key)
@@ -122,8 +128,14 @@ class GrammarChecker:
                 return
             self._verdicts[key] = verdict
             self._kept_bytes += _size_bytes(key, verdict)
+            if not verdict.is_lasting:
+                self._kept_until[key] = time.monotonic() + _PASSING_S
             while self._kept_bytes > _MAX_KEPT_BYTES:
-                self._kept_bytes -= _size_bytes(*self._verdicts.popitem(last=False))
+                self._forget(next(iter(self._verdicts)))
+
+    def _forget(self, key: bytes) -> None:
+        self._kept_bytes -= _size_bytes(key, self._verdicts.pop(key))
+        self._kept_until.pop(key, None)
 
 
 def _size_bytes(key: bytes, verdict: Verdict) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ _ENTRY = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from octavo.structured.compiler_process import main; main()"
 )
+_END_TIMEOUT_S = 1.0  # from the end of the connection to that of the process
 _START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
 
 
@@ -48,16 +50,27 @@ class CompilerPool:
             self._give_back(self._take())
 
     def compile(self, job: GrammarJob) -> Verdict:
-        """Return what came of a grammar; waits for a free process, and then as long as the limits allow."""
+        """Return what came of a grammar; waits for a free process, and then as long as the limits allow.
+
+        A process that somebody else killed says nothing about its grammar, which is then tried once more.
+        """
         with self._slots:
-            compiler = self._take()
-            verdict = compiler.compile(job, self._start.limits.compile_timeout_s)
-            if verdict is not None:
-                self._give_back(compiler)
-                return verdict
-            self._discard(compiler)
-            logger.warning("a grammar was refused: %s", compiler.loss)
-            return Verdict(error=compiler.loss)
+            verdict, is_own_doing = self._try(job)
+            if not is_own_doing:
+                verdict, _ = self._try(job)
+            return verdict
+
+    def _try(self, job: GrammarJob) -> tuple[Verdict, bool]:
+        """Return what came of a grammar, and False if its process was killed from outside."""
+        compiler = self._take()
+        verdict = compiler.compile(job, self._start.limits.compile_timeout_s)
+        if verdict is not None:
+            self._give_back(compiler)
+            return verdict, True
+        was_killed = compiler.was_killed()
+        self._discard(compiler)
+        logger.warning("the process that compiled a grammar is lost: %s", compiler.loss)
+        return Verdict(error=compiler.loss, is_lasting=not was_killed and not compiler.was_late), not was_killed
 
     def close(self) -> None:
         """End the processes; idempotent."""
@@ -96,10 +109,11 @@ class CompilerPool:
 
 
 class _Compiler:
-    """One process. loss: why it was lost, as its job's author is told."""
+    """One process. loss: why it was lost, as its job's author is told; was_late: because it took too long"""
 
     def __init__(self, start: CompilerStart) -> None:
         self.loss = ""
+        self.was_late = False
         self._connection, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -124,6 +138,7 @@ class _Compiler:
             self._send(msgspec.msgpack.encode(job))
             data = receive_frame(self._connection, time.monotonic() + timeout_s)
         except TimeoutError:
+            self.was_late = True
             self.loss = f"it takes more than {timeout_s:g} s to compile"
             return None
         except (EOFError, OSError):
@@ -133,6 +148,14 @@ class _Compiler:
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def was_killed(self) -> bool:
+        """Say whether the process, whose connection has ended, got a SIGKILL: no library does that to itself."""
+        if self.was_late:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_TIMEOUT_S) == -signal.SIGKILL
+        return False
 
     def end(self) -> None:
         """End the process at once."""

@@ -44,7 +44,11 @@ class CompilerStart(msgspec.Struct, array_like=True):
 
 
 class Verdict(msgspec.Struct, array_like=True):
-    """The answer to a job: a grammar that has been compiled, or why there is none."""
+    """The answer to a job: a grammar that has been compiled, or why there is none.
+
+    is_lasting: False if it may say more about the machine at that moment (busy, short of memory) than about the grammar
+    """
 
     spec: GrammarSpec | None = None
     error: str | None = None
+    is_lasting: bool = True

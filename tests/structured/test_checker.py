@@ -88,6 +88,44 @@ def test_process_that_was_killed_while_idle_is_replaced(checker: GrammarChecker)
     assert checker.check(Wish(regex="after the kill"))
 
 
+def test_grammar_whose_process_is_killed_from_outside_passes():
+    checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary)
+    wish = Wish(regex="innocent")
+    try:
+        checker.check(Wish(regex="warm"))
+        (pid,) = processes(checker)
+        os.kill(pid, signal.SIGSTOP)  # so that it is in the middle of the grammar when it is killed
+        thread = threading.Thread(target=lambda: checker.check(wish))
+        thread.start()
+        while checker._pool._idle:  # type: ignore[union-attr]
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        thread.join(30)
+        assert checker.is_known(wish) and checker.check(wish)
+        assert pid not in processes(checker)
+    finally:
+        checker.close()
+
+
+def test_refusal_that_may_be_the_machines_doing_is_not_for_ever(monkeypatch: pytest.MonkeyPatch):
+    checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary, GrammarLimits(compile_timeout_s=1))
+    wish = Wish(regex="innocent too")
+    try:
+        checker.check(Wish(regex="warm"))
+        os.kill(processes(checker)[0], signal.SIGSTOP)  # as on a machine that is busy with something else
+        for _ in range(2):  # the second time from memory
+            with pytest.raises(InvalidRequestError, match="more than 1 s"):
+                checker.check(wish)
+        assert checker.is_known(wish)
+        now = time.monotonic()
+        monkeypatch.setattr("octavo.structured.checker.time.monotonic", lambda: now + 61)
+        assert not checker.is_known(wish)
+        monkeypatch.undo()
+        assert checker.check(wish)
+    finally:
+        checker.close()
+
+
 def test_grammar_that_takes_too_long_is_refused_and_the_next_one_passes():
     checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary, GrammarLimits(compile_timeout_s=0.5))
     try:
