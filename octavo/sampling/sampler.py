@@ -22,6 +22,7 @@ from octavo.sampling.logprobs import chosen_logprobs, top_logprobs
 from octavo.sampling.row_processors import RowProcessor
 from octavo.sampling.rows import Feature, SamplingRows
 from octavo.types.messages import PackedLogprobs
+from octavo.types.request import NO_TOKEN_LEFT
 from octavo.types.step import NewRequestData
 
 _CHANGES = Feature.EDITS | Feature.PENALTIES
@@ -126,7 +127,7 @@ class Sampler:
             self._change(batch, grammar_bitmask)
             scaled = self._run_late_processors(batch, used)
             batch.alive &= ~self._ops.has_nan(logits)
-            self._note_failures(batch, "no token is left: masks and processors forbid all (or gave NaN)")
+            self._note_failures(batch, f"{NO_TOKEN_LEFT}masks and processors forbid all (or gave NaN)")
         token_ids = self._ops.argmax(logits)
         if used & Feature.RANDOM:
             self._draw(batch, token_ids, scaled)

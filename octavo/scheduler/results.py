@@ -10,6 +10,7 @@ from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
 from octavo.types.grammar import GrammarProgress
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedLogprobs
+from octavo.types.request import GRAMMAR_GAVE_UP
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
 Ended = list[tuple[Request, RequestStatus]]
@@ -38,8 +39,7 @@ class StepResults:
             request_id = request.request_id
             token_ids = sampled.get(request_id)
             if runner_output.failures and request_id in runner_output.failures:
-                reason = self._grammar.error(request) if request.is_structured and self._grammar is not None else None
-                ended.append(self._fail(request, reason or runner_output.failures[request_id]))
+                ended.append(self._fail(request, self._grammar_error(request) or runner_output.failures[request_id]))
                 continue
             if not token_ids:
                 if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
@@ -105,6 +105,10 @@ class StepResults:
             prompt_logprobs = runner_output.prompt_logprobs.get(request.request_id)
             request.prompt_logprobs_sent = prompt_logprobs is not None
         self.add_output(request, token_ids, status, logprobs, prompt_logprobs)
+
+    def _grammar_error(self, request: Request) -> str | None:
+        reason = self._grammar.error(request) if request.is_structured and self._grammar is not None else None
+        return None if reason is None else GRAMMAR_GAVE_UP + reason
 
     def _fail(self, request: Request, error: str) -> tuple[Request, RequestStatus]:
         request.stop_reason = error

@@ -22,6 +22,7 @@ from octavo.structured.backend import Backend, Bitmask, GrammarError, Matcher, m
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.vocabulary import Vocabulary, num_mask_words
 from octavo.types.grammar import GrammarProgress, GrammarSpec
+from octavo.types.request import GRAMMAR_GAVE_UP
 from octavo.types.step import GrammarOutput
 
 Result = TypeVar("Result")
@@ -163,7 +164,7 @@ class StructuredOutputManager:
         try:
             self._places[request_id] = arriving.result()
         except GrammarError as error:
-            raise InvalidRequestError(f"structured_outputs cannot be enforced: {error}", "structured_outputs") from None
+            raise InvalidRequestError(f"{GRAMMAR_GAVE_UP}{error}", "structured_outputs") from None
         return True
 
     def accept(self, request: GrammarRequest, token_id: int) -> GrammarProgress:

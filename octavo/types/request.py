@@ -23,6 +23,12 @@ class FinishReason(enum.IntEnum):
         return self.name.lower()
 
 
+# How the error text of a request begins that its own parameters brought down; any other failure is the engine's.
+NO_TOKEN_LEFT = "no token is left: "
+GRAMMAR_GAVE_UP = "structured_outputs cannot be enforced: "
+OWN_FAULTS = (NO_TOKEN_LEFT, GRAMMAR_GAVE_UP)
+
+
 class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     """One sequence to generate (n > 1 is already fanned out), trusted by everything behind the input side.
 

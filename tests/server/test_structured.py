@@ -126,6 +126,22 @@ def test_limit_inside_a_value_is_told(real: Server):
     assert reply.json["choices"][0]["finish_reason"] == "length"
 
 
+def test_request_whose_own_parameters_leave_nothing_is_its_authors_fault(real: Server):
+    cases = [
+        ({"structured_outputs": {"choice": ["yes"]}, "allowed_token_ids": [0]}, "no token is left"),
+        ({"structured_outputs": {"json_object": True}, "bad_words": ["{"], "allowed_token_ids": [0]}, "no token is"),
+        # passes the trial when it is compiled, and grows beyond the limits of a step later on
+        ({"structured_outputs": {"regex": r"(\p{L}+\p{N}*\P{L}?){1,300}x"}, "max_tokens": 60}, "cannot be enforced"),
+    ]
+    for fields, reason in cases:
+        reply = real.chat("Hi", temperature=0, **fields)
+        assert reply.status == 400 and reason in reply.error["message"], reply.body
+        streamed = real.chat("Hi", temperature=0, stream=True, **fields)
+        failure = streamed.json if streamed.status == 400 else streamed.events[-1]
+        assert failure["error"]["code"] == 400 and reason in failure["error"]["message"]
+    assert content(real.chat("Hi", structured_outputs={"choice": ["yes"]})) == "yes"
+
+
 # -- refused -----------------------------------------------------------------------------------------------------------
 
 

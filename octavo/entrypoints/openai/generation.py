@@ -15,6 +15,7 @@ from octavo.entrypoints.openai.trace_context import trace_headers
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.types.outputs import RequestOutput
 from octavo.types.prompts import TokensPrompt
+from octavo.types.request import OWN_FAULTS
 from octavo.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def check_job(
 async def stream(engine: AsyncLLM, job: Job) -> AsyncGenerator[PromptOutput, None]:
     """Yield the outputs of all prompts as they come; closing the generator aborts what still runs.
 
-    Raises RequestFailedError when the engine gave a sequence up.
+    Raises RequestFailedError when the engine gave a sequence up, InvalidRequestError when that was the request's doing.
     """
     generators = [_outputs(engine, job, index) for index in range(len(job.prompts))]
     merged = generators[0] if len(generators) == 1 else _merged(generators)
@@ -110,8 +111,15 @@ async def _outputs(engine: AsyncLLM, job: Job, index: int) -> AsyncGenerator[Pro
         async for output in outputs:
             for completion in output.outputs:
                 if completion.finish_reason == "error":
-                    raise RequestFailedError(f"the engine gave the request up: {completion.stop_reason}")
+                    raise _failure(str(completion.stop_reason))
             yield PromptOutput(index, output)
+
+
+def _failure(reason: str) -> InvalidRequestError | RequestFailedError:
+    """Return the error of a request that was given up: its author's, if its own parameters left nothing to generate."""
+    if reason.startswith(OWN_FAULTS):
+        return InvalidRequestError(f"the request had to be given up: {reason}")
+    return RequestFailedError(f"the engine gave the request up: {reason}")
 
 
 async def _merged(generators: Sequence[AsyncGenerator[PromptOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
