@@ -99,11 +99,7 @@ class InputProcessor:
         self._add_reasoning_markers(checked_params, token_ids)
         processed = self._build(request_id, parsed, token_ids, checked_params, priority, arrival_time)
         if checked_params.structured_outputs is not None:
-            markers = checked_params.reasoning_markers
-            end = reasoning_end_token_ids or (markers.ids_before_answer if markers is not None else None)
-            self._add_grammar(processed.request, checked_params.structured_outputs, end)
-            if processed.request.reasoning_end_token_ids and not reasoning_end_token_ids and markers is not None:
-                processed.request.reasoning_start_token_ids = markers.ids_that_may_begin
+            self._add_grammar(processed.request, checked_params.structured_outputs, reasoning_end_token_ids)
         return processed
 
     def takes_time(self, prompt: object, params: SamplingParams) -> bool:
@@ -240,8 +236,14 @@ class InputProcessor:
             )
         request.grammar = self._grammars.check(wish)
         request.sampling_params.structured_outputs = None
-        if reasoning_end and not self._grammars.config.enable_in_reasoning:
+        markers = request.sampling_params.reasoning_markers
+        if self._grammars.config.enable_in_reasoning:
+            return
+        if reasoning_end:
             request.reasoning_end_token_ids = list(reasoning_end)
+        elif markers is not None:
+            request.reasoning_end_token_ids = markers.ids_before_answer
+            request.reasoning_start_token_ids = markers.ids_that_may_begin
 
     def _add_reasoning_markers(self, params: SamplingParams, token_ids: list[int]) -> None:
         """Tell a request with a budget or a grammar where its reasoning ends, unless its entry point did.

@@ -91,7 +91,7 @@ class AnswerPlan:
             return AnswerReader(None, self)
         markers = None
         if reasoning is not None and tokenizer is not None:
-            markers = reasoning_tokens(reasoning, tokenizer, calls.opening if calls is not None else ())
+            markers = reasoning_tokens(reasoning, tokenizer, self._call_markers)
         parser = create_parser(
             calls,
             reasoning,
@@ -103,22 +103,25 @@ class AnswerPlan:
 
     def prepare(self, params: SamplingParams, tokenizer: Tokenizer | None, prompt_text: str) -> None:
         """Make a request generate what can be read: markers shown, calls forced, reasoning ended within its budget."""
-        if tokenizer is not None:
-            markers_shown = shown_tokens(self.tool_format, self.reasoning_format)
-            special = tokenizer.all_special_tokens if markers_shown else ()
-            params.show_special_tokens(token for token in special if any(token in marker for marker in markers_shown))
+        special = tokenizer.all_special_tokens if tokenizer is not None else ()
+        markers_shown = shown_tokens(self.tool_format, self.reasoning_format)
+        params.show_special_tokens(token for token in special if any(token in marker for marker in markers_shown))
         if self.wish.is_forced:
             params.structured_outputs = _forced(self.wish, params.structured_outputs)
         elif self.tool_format is not None:
-            special = tokenizer.all_special_tokens if tokenizer is not None else ()
-            params.structured_outputs = free_calls_grammar(
-                self.tool_format, self.wish, params.structured_outputs, special
-            )
+            other = params.structured_outputs
+            params.structured_outputs = free_calls_grammar(self.tool_format, self.wish, other, special)
         waits = params.thinking_token_budget is not None or params.structured_outputs is not None
         if self.reasoning_format is not None and tokenizer is not None and waits:
-            calls = self.tool_format.opening if self.tool_format is not None else ()
-            markers = reasoning_markers(self.reasoning_format, tokenizer, prompt_text, self.template_arguments, calls)
-            params.set_reasoning_markers(markers)
+            params.set_reasoning_markers(
+                reasoning_markers(
+                    self.reasoning_format, tokenizer, prompt_text, self.template_arguments, self._call_markers
+                )
+            )
+
+    @property
+    def _call_markers(self) -> tuple[str, ...]:
+        return self.tool_format.opening if self.tool_format is not None else ()
 
 
 def plan_answers(

@@ -46,13 +46,18 @@ def _json_object(job: GrammarJob) -> str:
     return f"start: {json_rule({'type': 'object'}, job.style)}"
 
 
-def json_rule(schema: Any, style: JsonStyle) -> str:
-    """Return the Lark expression for a JSON value that a schema describes; raises GrammarError naming a keyword."""
+def prepared_schema(schema: Any, style: JsonStyle) -> dict[str, Any]:
+    """Return a schema of which a backend enforces every keyword; raises GrammarError naming one that none can."""
     try:
-        prepared = prepare_schema(schema, disable_additional_properties=style.close_objects)
+        return prepare_schema(schema, disable_additional_properties=style.close_objects)
     except SchemaRefusedError as error:
         what = f"keyword {error.keyword!r}" if error.keyword else "the schema"
         raise GrammarError(f"{what} at #{error.pointer}: {error.reason}") from None
+
+
+def json_rule(schema: Any, style: JsonStyle) -> str:
+    """Return the Lark expression for a JSON value that a schema describes; raises GrammarError naming a keyword."""
+    prepared = prepared_schema(schema, style)
     own = prepared.pop("x-guidance", None)
     options = dict(own) if isinstance(own, dict) else {}
     options |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}

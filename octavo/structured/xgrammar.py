@@ -15,11 +15,10 @@ import numpy as np
 
 from octavo.structured.backend import Backend, Bitmask, GrammarError, Matcher
 from octavo.structured.guidance import readable
-from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
 from octavo.structured.lark import lark_text
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.messages import GrammarJob
-from octavo.structured.source import IS_LARK, regex_rule
+from octavo.structured.source import IS_LARK, prepared_schema, regex_rule
 from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
 
@@ -149,11 +148,7 @@ def _json_spec(job: GrammarJob) -> GrammarSpec:
     if job.style.whitespace_pattern is not None:
         raise GrammarError("whitespace_pattern needs the backend guidance")
     schema = {"type": "object"} if job.constraint == "json_object" else json.loads(job.text)
-    try:
-        prepared = prepare_schema(schema, disable_additional_properties=job.style.close_objects)
-    except SchemaRefusedError as error:
-        what = f"keyword {error.keyword!r}" if error.keyword else "the schema"
-        raise GrammarError(f"{what} at #{error.pointer}: {error.reason}") from None
+    prepared = prepared_schema(schema, job.style)
     prepared.pop("x-guidance", None)
     _check_keywords(prepared)
     return GrammarSpec(NAME, "json", json.dumps({"schema": prepared, "compact": job.style.compact}))
