@@ -60,7 +60,7 @@ class ErrorResponse(msgspec.Struct):
 class GenerationRequest(msgspec.Struct, kw_only=True):
     """The fields that completions and chats share; `None` means "not given" everywhere.
 
-    Ranges are those of SamplingParams. Fields of capabilities that are not built are in `Unbuilt`.
+    Ranges are those of SamplingParams. best_of: n, or not given
     """
 
     model: str | None = None
@@ -107,10 +107,11 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     vllm_xargs: dict[str, Any] | None = None
     echo: bool | None = None
 
-    # capabilities that are not built: see unbuilt_fields.py for what each may hold
     best_of: int | None = None
     response_format: Any = None
     structured_outputs: Any = None
+
+    # capabilities that are not built: see unbuilt_fields.py for what each may hold
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
