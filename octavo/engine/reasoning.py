@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.config import OctavoConfig
-from octavo.parsing.reasoning import (
-    ReasoningFormat,
-    reasoning_end_token_ids,
-    starts_in_reasoning,
-    thinking_is_disabled,
-)
+from octavo.parsing.reasoning import ReasoningFormat, starts_in_reasoning, thinking_is_disabled
 from octavo.parsing.registry import AUTO, resolve_reasoning_parser
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.reasoning import ReasoningMarkers
@@ -27,18 +22,20 @@ def reasoning_markers(
     prompt_text: str,
     template_arguments: Mapping[str, Any] | None = None,
     call_markers: Sequence[str] = (),
+    continued_text: str = "",
 ) -> ReasoningMarkers:
     """Return the markers for an output that continues a prompt.
 
     prompt_text: or its last lines, special tokens shown; template_arguments: the request's chat_template_kwargs
-    call_markers: of the format in which the answer may call
+    call_markers: of the format in which the answer may call; continued_text: see starts_in_reasoning
     """
+    # where this is several ids, a model may write the marker in others as well: then only its text can tell
+    end_ids = _encode(tokenizer, reasoning.closing[0])
     if reasoning.is_harmony:
         around = _encode(tokenizer, _HARMONY_START), _encode(tokenizer, _HARMONY_END)
-        return ReasoningMarkers(*around, may_begin=True, answer_token_ids=_answer_ids(reasoning, tokenizer))
-    begins_inside = starts_in_reasoning(reasoning, prompt_text, template_arguments)
+        return ReasoningMarkers(*around, may_begin=True, answer_token_ids=end_ids)
+    begins_inside = starts_in_reasoning(reasoning, prompt_text, template_arguments, continued_text)
     end = prompt_text.rstrip()
-    end_ids = _answer_ids(reasoning, tokenizer)
     is_closed = any(end.endswith(marker.rstrip()) for marker in reasoning.closing)
     start_ids = _encode(tokenizer, reasoning.opening[0]) if reasoning.opening else []
     is_off = is_closed or thinking_is_disabled(template_arguments or {})
@@ -64,10 +61,6 @@ def default_reasoning(config: OctavoConfig, tokenizer: Tokenizer | None) -> Reas
 def prompt_end(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     """Return the text of a prompt's last tokens, special ones shown."""
     return tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
-
-
-def _answer_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> list[int]:
-    return list(reasoning_end_token_ids(reasoning, tokenizer))
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:

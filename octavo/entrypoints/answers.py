@@ -76,6 +76,7 @@ class AnswerPlan:
     tool_format, reasoning_format: None: calls, or reasoning, are content like everything else
     template_arguments: the request's chat_template_kwargs, which may have switched reasoning off
     shows_reasoning: False: it is read and left out
+    continued_text: of the message that the answer goes on with
     """
 
     tool_format: ToolFormat | None = None
@@ -83,6 +84,7 @@ class AnswerPlan:
     wish: ToolWish = NO_TOOLS
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     shows_reasoning: bool = True
+    continued_text: str = ""
 
     def reader(self, tokenizer: Tokenizer | None, prompt_text: str) -> AnswerReader:
         """Return a reader for one answer to the prompt."""
@@ -92,11 +94,12 @@ class AnswerPlan:
         markers = None
         if reasoning is not None and tokenizer is not None:
             markers = reasoning_tokens(reasoning, tokenizer, self._call_markers)
+        arguments, continued = self.template_arguments, self.continued_text
         parser = create_parser(
             calls,
             reasoning,
             tools=self.wish.functions,
-            is_reasoning=reasoning is not None and starts_in_reasoning(reasoning, prompt_text, self.template_arguments),
+            is_reasoning=reasoning is not None and starts_in_reasoning(reasoning, prompt_text, arguments, continued),
             reasoning_tokens=markers,
         )
         return AnswerReader(parser, self)
@@ -115,7 +118,12 @@ class AnswerPlan:
         if self.reasoning_format is not None and tokenizer is not None and waits:
             params.set_reasoning_markers(
                 reasoning_markers(
-                    self.reasoning_format, tokenizer, prompt_text, self.template_arguments, self._call_markers
+                    self.reasoning_format,
+                    tokenizer,
+                    prompt_text,
+                    self.template_arguments,
+                    self._call_markers,
+                    self.continued_text,
                 )
             )
 
@@ -130,6 +138,7 @@ def plan_answers(
     template_arguments: Mapping[str, Any] | None = None,
     shows_reasoning: bool = True,
     num_earlier_calls: int = 0,
+    continued_text: str = "",
 ) -> AnswerPlan:
     """Return how a request's answers are read; raises InvalidRequestError for calls that could not be recognised.
 
@@ -154,7 +163,8 @@ def plan_answers(
             )
         tool_format = _with_ids_of(formats.tool, formats.tool, num_earlier_calls)
         wish = wish if formats.heeds_strict else replace(wish, strict=frozenset())
-    return AnswerPlan(tool_format, formats.reasoning, wish, template_arguments or {}, shows_reasoning)
+    arguments = template_arguments or {}
+    return AnswerPlan(tool_format, formats.reasoning, wish, arguments, shows_reasoning, continued_text)
 
 
 def _with_ids_of(model: ToolFormat | None, tool_format: ToolFormat, num_earlier_calls: int) -> ToolFormat:

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.tokenizers.tokenizer import Tokenizer
-
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
@@ -85,12 +83,13 @@ _FORMATS = (
     ),
     ReasoningFormat("openai_gptoss", opening=(_HARMONY_REASONING,), closing=(_HARMONY_FINAL,), is_harmony=True),
 )
+REASONING_SWITCHES = ("enable_thinking", "thinking")  # what templates call them
 REASONING_FORMATS: dict[str, ReasoningFormat] = {one.name: one for one in _FORMATS}
 
 
 def thinking_is_disabled(template_arguments: Mapping[str, Any]) -> bool:
     """Tell whether a request's chat_template_kwargs turn reasoning off, by the names that templates use for it."""
-    return any(template_arguments.get(name) is False for name in ("enable_thinking", "thinking"))
+    return any(template_arguments.get(name) is False for name in REASONING_SWITCHES)
 
 
 def starts_in_reasoning(
@@ -117,11 +116,3 @@ def starts_in_reasoning(
     if any(end.endswith(marker.rstrip()) for marker in reasoning.closing):
         return False
     return reasoning.is_implied and not thinking_is_disabled(template_arguments or {})
-
-
-def reasoning_end_token_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that end the reasoning, in a row: one id where the marker is a token of its own.
-
-    Where it is several, a model may write the marker in other tokens as well: then only its text can tell.
-    """
-    return tuple(tokenizer.encode(reasoning.closing[0], add_special_tokens=False))

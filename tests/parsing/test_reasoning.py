@@ -11,8 +11,9 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from octavo.engine.reasoning import reasoning_markers
 from octavo.parsing.parser import create_parser, shown_tokens
-from octavo.parsing.reasoning import REASONING_FORMATS, reasoning_end_token_ids, starts_in_reasoning
+from octavo.parsing.reasoning import REASONING_FORMATS, starts_in_reasoning
 from octavo.parsing.reasoning_tokens import ReasoningTokenCounter, ReasoningTokens, reasoning_tokens
 from octavo.parsing.registry import TOOL_FORMATS, resolve_reasoning_parser
 from octavo.tokenizers.parts import TokenizerParts
@@ -251,10 +252,10 @@ def tokenizer() -> Tokenizer:
 
 def test_the_ids_that_end_the_reasoning_are_those_of_its_marker(tokenizer: Tokenizer) -> None:
     close = tokenizer.convert_tokens_to_ids("</think>")
-    assert reasoning_end_token_ids(REASONING_FORMATS["qwen3"], tokenizer) == (close,)
+    assert reasoning_markers(REASONING_FORMATS["qwen3"], tokenizer, "").end_token_ids == [close]
     for name in ("mistral", "granite", "openai_gptoss"):
-        reasoning = REASONING_FORMATS[name]
-        assert tokenizer.decode(reasoning_end_token_ids(reasoning, tokenizer)) == reasoning.closing[0]
+        markers = reasoning_markers(REASONING_FORMATS[name], tokenizer, "")
+        assert tokenizer.decode(markers.answer_token_ids) == REASONING_FORMATS[name].closing[0]
 
 
 @pytest.mark.parametrize(

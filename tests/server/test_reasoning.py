@@ -70,6 +70,17 @@ def test_the_templates_format_is_known_unless_it_is_switched_off(tmp_path_factor
     assert "completion_tokens_details" not in say(unknown, "x", **GREEDY).json["usage"]
 
 
+@pytest.mark.parametrize(
+    ("begun", "reasoning"), [("<think>\nHm.", "Let me see."), ("<think>\nHm.\n</think>\n\nIt", "")]
+)
+def test_a_continued_message_goes_on_inside_or_behind_its_reasoning(scripted: Server, begun: str, reasoning: str):
+    messages = [*HI, {"role": "assistant", "content": begun}]
+    text = "Let me see.\n</think>\n\nParis." if reasoning else "is Paris."
+    message = message_of(scripted, text, messages=messages, add_generation_prompt=False, continue_final_message=True)
+    assert (message["reasoning"] or "").strip() == reasoning
+    assert message["content"].strip() == ("Paris." if reasoning else "is Paris.")
+
+
 def test_a_template_that_opens_the_reasoning_is_understood(scripted_engine: Engine):
     opened = scripted_engine.serve(chat_template="{{ messages[0].content }}<think>\n")
     message = message_of(opened, "Let me see.\n</think>\n\nParis.")

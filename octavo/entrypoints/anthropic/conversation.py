@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.entrypoints.anthropic.protocol import CountTokensRequest
-from octavo.entrypoints.openai.conversations import REASONING_SWITCHES, Conversation, template_arguments
+from octavo.entrypoints.openai.conversations import Conversation, template_arguments
 from octavo.entrypoints.tool_requests import message_tools
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.parsing.reasoning import REASONING_SWITCHES
 from octavo.types.sampling_checks import as_int, wrong
 
 MIN_THINKING_BUDGET = 1024
@@ -83,7 +84,10 @@ def _tool_result(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
         raise wrong(f"{where}.tool_use_id", "the id of a tool_use block", call_id)
     content = _texts(f"{where}.content", block.get("content") or "")
     text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-    if block.get("is_error"):
+    is_error = block.get("is_error")
+    if not isinstance(is_error, (bool, type(None))):
+        raise wrong(f"{where}.is_error", "true or false", is_error)
+    if is_error:
         text = f"Error: {text}"  # templates have no other place for it
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 

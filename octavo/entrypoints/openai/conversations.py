@@ -12,10 +12,9 @@ from octavo.entrypoints.openai.protocol.chat import MESSAGE_FIELDS
 from octavo.entrypoints.openai.state import ServerState
 from octavo.entrypoints.tool_requests import NO_TOOLS, ToolWish
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.parsing.reasoning import REASONING_SWITCHES
 from octavo.tokenizers.chat_template import ChatOptions, render_chat, traits_of
 from octavo.tokenizers.tokenizer import Tokenizer
-
-REASONING_SWITCHES = ("enable_thinking", "thinking")  # what templates call them
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ def answers_to(server: ServerState, conversation: Conversation, shows_reasoning:
     arguments = _all_template_arguments(server, conversation)
     calls = (message.get("tool_calls") for message in conversation.messages)
     num_calls = sum(len(earlier) for earlier in calls if isinstance(earlier, list))
-    return plan_answers(server.formats, conversation.tools, arguments, shows_reasoning, num_calls)
+    continued = final_text(conversation) if conversation.continue_final_message else ""
+    return plan_answers(server.formats, conversation.tools, arguments, shows_reasoning, num_calls, continued)
 
 
 def template_arguments(arguments: Mapping[str, Any] | None, reasoning_effort: str | None) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ def answering_role(server: ServerState, conversation: Conversation) -> str:
 
 
 def final_text(conversation: Conversation) -> str:
-    """Return the last message's text, which an echo repeats."""
+    """Return the last message's text, which an echo repeats and a continued answer goes on with."""
     content = conversation.messages[-1].get("content")
     if isinstance(content, list):
         texts = (part.get("text") if isinstance(part, dict) else part for part in content)
