@@ -6,6 +6,7 @@ accepted, anything else is refused with the reason. An unknown name is an error 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from octavo.config.configs import QUANTIZATION_METHODS, LogprobsMode, SchedulingPolicy
+from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.errors import ConfigError, UnsupportedError
 
 
@@ -110,6 +112,20 @@ class EngineArgs:
             if name not in known:
                 _refuse_unless_neutral(name, value, known)
         return cls(**{name: value for name, value in options.items() if name in known})
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add a flag for each option to a program's own parser, with the options' defaults; return the parser."""
+        add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", cls)
+        defaults = cls()
+        names = [field.name for field in dataclasses.fields(cls) if field.metadata["in_cli"]]
+        parser.set_defaults(**{name: getattr(defaults, name) for name in names})
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+        """Build from what a parser with these flags has parsed; the program's own flags are left alone."""
+        return cls.from_kwargs(**given_options(vars(args), cls))
 
 
 # vLLM option -> (values that ask for nothing, what is missing). Accepted when neutral, refused otherwise.

@@ -1,5 +1,6 @@
 """EngineArgs accepts vLLM's names, refuses what is not built, and names the nearest option for a typo."""
 
+import argparse
 import dataclasses
 
 import pytest
@@ -43,3 +44,17 @@ def test_a_misspelt_option_is_refused_with_a_suggestion():
 def test_mutable_defaults_are_not_shared():
     EngineArgs().hf_overrides["x"] = 1
     assert EngineArgs().hf_overrides == {}
+
+
+def test_a_program_of_ones_own_can_have_the_engines_flags():
+    """As vLLM's examples do: flags beside one's own, and EngineArgs or keyword arguments from them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--my-flag", type=int)
+    assert EngineArgs.add_cli_args(parser) is parser
+    parser.set_defaults(model="m")
+    args = parser.parse_args(["--max-model-len", "64", "--my-flag", "1", "--no-enable-prefix-caching"])
+    expected = EngineArgs(model="m", max_model_len=64, enable_prefix_caching=False)
+    assert EngineArgs.from_cli_args(args) == expected
+    options = vars(args)
+    assert options.pop("my_flag") == 1
+    assert EngineArgs.from_kwargs(**options) == expected

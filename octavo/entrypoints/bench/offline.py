@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.engine_args import EngineArgs
-from octavo.entrypoints.cli.arguments import add_option_arguments, given_options
+from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.entrypoints.cli.main import Parser
 
 if TYPE_CHECKING:

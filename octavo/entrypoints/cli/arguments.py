@@ -6,15 +6,12 @@ Only flags that were given appear in the parsed namespace, so that defaults live
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import types
-import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from octavo.config.engine_args import EngineArgs
+from octavo.config.option_flags import add_flag, add_option_arguments, given_options, json_object, token_ids
 
 
 @dataclass(frozen=True)
@@ -25,46 +22,6 @@ class SamplingOption:
     parse: Callable[[str], Any] | None
     help: str
     many: bool = False
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; argparse reports the ValueError's text."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
-    return value
-
-
-def text_list(text: str) -> list[str]:
-    """Parse a JSON list of texts, or one text."""
-    if not text.startswith("["):
-        return [text]
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a text or a JSON list of texts, got {text!r} ({error})") from error
-    if not all(isinstance(item, str) for item in value):
-        raise argparse.ArgumentTypeError(f"expected a JSON list of texts, got {text!r}")
-    return typing.cast("list[str]", value)
-
-
-def token_ids(text: str) -> list[int]:
-    """Parse token ids separated by commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected token ids separated by commas, got {text!r}") from error
-
-
-def whole_number_or_text(text: str) -> int | str:
-    """Parse an option such as max_model_len, which is a number or a word ("8k", "auto")."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 SAMPLING_OPTIONS: tuple[SamplingOption, ...] = (
@@ -99,15 +56,6 @@ SAMPLING_OPTIONS: tuple[SamplingOption, ...] = (
 
 
 _SAMPLING_NAMES = frozenset(option.name for option in SAMPLING_OPTIONS)
-_METAVARS: dict[Callable[[str], Any], str] = {
-    int: "N",
-    float: "X",
-    str: "TEXT",
-    token_ids: "IDS",
-    json_object: "JSON",
-    text_list: "TEXT",
-    whole_number_or_text: "N",
-}
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +69,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, max_tokens: int) -> 
     group = parser.add_argument_group("sampling", "unless given, the model's generation config decides")
     for option in SAMPLING_OPTIONS:
         text = f"{option.help} (default: {max_tokens})" if option.name == "max_tokens" else option.help
-        _add_flag(group, option.name, option.parse, text, "append" if option.many else None)
+        add_flag(group, option.name, option.parse, text, "append" if option.many else None)
 
 
 def given_sampling_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -138,66 +86,3 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 def given_engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the engine options that were given, by EngineArgs field name."""
     return given_options(vars(args), EngineArgs, _SAMPLING_NAMES)
-
-
-def add_option_arguments(
-    parser: argparse.ArgumentParser, title: str, about: str, options: type[Any], without: Collection[str] = ()
-) -> None:
-    """Add a group with a flag for each field of an options dataclass that is meant for the command line."""
-    group = parser.add_argument_group(title, about)
-    hints = typing.get_type_hints(options)
-    for field in _fields(options, without):
-        text = field.metadata["help"]
-        if isinstance(field.default, (str, int, float)) and not isinstance(field.default, bool):
-            text += f" (default: {field.default})"
-        parse = _parser_of(hints[field.name])
-        action = "extend" if parse is text_list else None
-        _add_flag(group, field.name, parse, text, action, choices=field.metadata["choices"])
-
-
-def given_options(given: Mapping[str, Any], options: type[Any], without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options of a dataclass that were given, by field name."""
-    return {field.name: given[field.name] for field in _fields(options, without) if field.name in given}
-
-
-def _fields(options: type[Any], without: Collection[str]) -> list[dataclasses.Field[Any]]:
-    return [field for field in dataclasses.fields(options) if field.metadata["in_cli"] and field.name not in without]
-
-
-def _add_flag(
-    group: argparse._ArgumentGroup,
-    name: str,
-    parse: Callable[[str], Any] | None,
-    text: str,
-    action: str | None = None,
-    choices: typing.Sequence[str] | None = None,
-) -> None:
-    flag = "--" + name.replace("_", "-")
-    text = text.replace("%", "%%")
-    if parse is None:
-        group.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-        return
-    group.add_argument(
-        flag,
-        dest=name,
-        type=parse,
-        action=action or "store",
-        choices=choices,
-        metavar=None if choices else _METAVARS[parse],
-        default=argparse.SUPPRESS,
-        help=text,
-    )
-
-
-def _parser_of(hint: Any) -> Callable[[str], Any] | None:
-    """Return what turns a flag's text into a field of this type; None for a switch."""
-    members = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
-    members.discard(type(None))
-    if len(members) > 1:
-        return whole_number_or_text
-    member = members.pop()
-    if member is bool:
-        return None
-    if typing.get_origin(member) in (dict, list):
-        return json_object if typing.get_origin(member) is dict else text_list
-    return typing.cast("Callable[[str], Any]", member)

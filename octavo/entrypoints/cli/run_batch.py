@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from octavo.config.engine_args import EngineArgs
-from octavo.entrypoints.cli.arguments import add_option_arguments, given_options
+from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import ServerArgs
 

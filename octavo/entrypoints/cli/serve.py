@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo import envs
 from octavo.config.engine_args import UNSUPPORTED_OPTIONS, EngineArgs
-from octavo.entrypoints.cli.arguments import add_option_arguments, given_options
+from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import UNBUILT_SERVER_OPTIONS, ServerArgs
 from octavo.errors import ConfigError
