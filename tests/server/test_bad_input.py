@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,23 @@ def test_unknown_fields_are_accepted_with_one_warning(tiny: Server, caplog: pyte
     for name in ("temprature", "opts"):
         assert len({record.msg % record.args for record in caplog.records if name in record.getMessage()}) == 1
         assert sum(name in record.getMessage() for record in caplog.records) == 1
+
+
+def test_errors_do_not_repeat_what_is_long(tiny: Server):
+    long = "x" * 100_000
+    for fields in (
+        {"messages": [{"role": "user", "content": [{"type": long}]}]},
+        {"structured_outputs": {long: 1}},
+        {"structured_outputs": {"json": {"$ref": long}}},
+        {"structured_outputs": {"grammar": f"root ::= {long}"}},
+        {"tools": [tool(f"{'f' * 250}{i}") for i in range(30)], "tool_choice": tool("other")},
+    ):
+        reply = tiny.chat("Hi", **fields)
+        assert reply.status == 400 and len(reply.error["message"]) < 2100
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def test_a_model_that_is_not_served_is_not_found(tiny: Server):

@@ -29,10 +29,18 @@ class HTTPError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _clipped(message)
         self.parameter = parameter
         self.code = code
         self.headers = headers or {}
+
+
+def _clipped(message: str) -> str:
+    """Return a message that is short enough to be read: a request may quote a megabyte of itself."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def as_http_error(error: BaseException) -> HTTPError:
@@ -78,6 +86,7 @@ def _type_of(status: int) -> str:
 
 
 RETRY_AFTER_S = 1
+MAX_MESSAGE_CHARS = 2000
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
