@@ -111,6 +111,11 @@ def test_openai_client_parses_into_models(real: Server):
     assert isinstance(response.output_parsed, Person)
 
 
+def test_responses_follow_structured_outputs(real: Server):
+    reply = real.post("/v1/responses", input="Answer: ", structured_outputs={"choice": ["开心", "难过"]})
+    assert reply.json["output"][0]["content"][0]["text"] in ("开心", "难过") and reply.json["status"] == "completed"
+
+
 def test_messages_follow_output_config(real: Server):
     client = anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0)
     message = client.messages.create(

@@ -24,7 +24,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _SAME_NAMES = (
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
-    *("seed", "stop", "stream", "ignore_eos", "priority", "cache_salt", "vllm_xargs"),
+    *("seed", "stop", "stream", "ignore_eos", "priority", "cache_salt", "structured_outputs", "vllm_xargs"),
 )
 
 
@@ -44,9 +44,21 @@ def response_job(server: ServerState, request: ResponsesRequest, messages: Messa
         sampling,
         max_tokens=request.max_output_tokens,
         logprobs=num_top_logprobs(request),
-        overrides={"structured_outputs": from_text_format(request.text)},
+        overrides=_format_of(request),
     )
     return conversation_job(server, engine_id, conversation, sampling, params)
+
+
+def _format_of(request: ResponsesRequest) -> dict[str, object]:
+    """Return what text.format makes of the sampling parameters; nothing if it asks for nothing."""
+    wanted = from_text_format(request.text)
+    if wanted is None:
+        return {}
+    if request.structured_outputs:
+        raise InvalidRequestError(
+            "text.format and structured_outputs exclude each other; leave one of them out", "structured_outputs"
+        )
+    return {"structured_outputs": wanted}
 
 
 def num_top_logprobs(request: ResponsesRequest) -> int | None:
@@ -137,10 +149,12 @@ def _joined_text(where: str, content: object) -> str:
 
 def _text(where: str, part: object) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(kind, str) and kind not in _TEXT_PARTS:
+    if not isinstance(kind, str):
+        raise wrong(where, '{"type": "input_text", "text": …}', part)
+    if kind not in _TEXT_PARTS:
         raise InvalidRequestError(f"{where}: parts of type {kind[:80]} are not supported; input_text is", "input")
     text = part.get("text") if isinstance(part, Mapping) else None
-    if kind is None or not isinstance(text, str):
+    if not isinstance(text, str):
         raise wrong(where, '{"type": "input_text", "text": …}', part)
     return text
 
@@ -152,6 +166,11 @@ _UNBUILT: Unbuilt = {
     "prompt": ((), "prompt templates are not stored"),
     "truncation": (("disabled",), "a conversation that does not fit is refused, not cut"),
     "service_tier": (("auto", "default"), "there is one service tier"),
+    "response_format": ((), "here it is text.format"),
+    "max_tokens": ((), "here it is max_output_tokens"),
+    "max_completion_tokens": ((), "here it is max_output_tokens"),
+    "enable_response_messages": ((), "messages of the Harmony format are not told"),
+    "previous_input_messages": (([],), "use previous_response_id, or send the conversation as input"),
 }
 # reasoning is never encrypted: it comes as text, which its item may bring back in the next turn
 _KNOWN_INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
@@ -168,6 +187,8 @@ def check_fields(request: ResponsesRequest) -> None:
     if text.get("verbosity") not in (None, "medium"):
         raise InvalidRequestError("text.verbosity is not supported: models have no setting for it", "text")
     reasoning = request.reasoning or {}
+    if not isinstance(reasoning.get("effort"), (str, type(None))):
+        raise wrong("reasoning.effort", "text", reasoning["effort"], "reasoning")
     for name in ("summary", "generate_summary"):
         if reasoning.get(name) not in (None, "auto"):
             raise InvalidRequestError(

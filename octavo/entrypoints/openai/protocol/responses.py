@@ -56,7 +56,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
     store: True when not given; background needs it
     max_tool_calls: of tools that the server runs itself, of which there are none
-    The last fields are vLLM's additions.
+    From frequency_penalty on: vLLM's additions.
     """
 
     input: Annotated[str | list[Any], Meta(extra_json_schema=INPUT_SCHEMA)]
@@ -98,7 +98,15 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    structured_outputs: Any = None
     vllm_xargs: dict[str, Any] | None = None
+
+    # other endpoints' words for what this one calls otherwise, and what is not built
+    response_format: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    enable_response_messages: Any = None
+    previous_input_messages: Any = None
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
