@@ -112,7 +112,10 @@ def message_tools(tools: Sequence[Mapping[str, Any]] | None, tool_choice: Mappin
     if mode in ("required", "function") and not functions:
         raise InvalidRequestError("tool_choice needs tools", "tool_choice")
     name = _known_name("tool_choice.name", choice.get("name"), functions) if mode == "function" else None
-    parallel = choice.get("disable_parallel_tool_use") is not True
+    one_at_a_time = choice.get("disable_parallel_tool_use")
+    if not isinstance(one_at_a_time, (bool, type(None))):
+        raise wrong("tool_choice.disable_parallel_tool_use", "true or false", one_at_a_time, "tool_choice")
+    parallel = not one_at_a_time
     return _new_wish(functions, mode if functions else "none", name, parallel)
 
 

@@ -137,6 +137,15 @@ def test_events_come_in_anthropics_order(tiny: Server):
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, "thinking"),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}}, "disable_parallel_tool_use"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": "no"}]}
+                ]
+            },
+            "is_error",
+        ),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
         ({"output_config": {"effort": 3}}, "effort"),
         ({"top_p": 2}, "top_p"),
