@@ -35,7 +35,13 @@ def test_chats_can_be_searched_too(tiny: Server):
 
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"stream": True}, "stream"), ({"stop": "x"}, "stop"), ({"n": 11}, "beam_width"), ({"top_p": 0.5}, "top_p")],
+    [
+        ({"stream": True}, "stream"),
+        ({"stop": "x"}, "stop"),
+        ({"n": 11}, "beam_width"),
+        ({"top_p": 0.5}, "top_p"),
+        ({"thinking_token_budget": 3}, "thinking_token_budget"),
+    ],
 )
 def test_what_a_search_cannot_do_is_refused(tiny: Server, fields: dict, name: str):
     reply = tiny.complete(prompt="abc", use_beam_search=True, max_tokens=2, **fields)

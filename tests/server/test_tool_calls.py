@@ -307,6 +307,13 @@ def test_strict_functions_of_a_format_that_no_grammar_describes_are_refused(scri
     assert say(lenient, "x", tools=[BIT]).status == 200
 
 
+def test_a_beam_search_has_no_strict_functions(scripted: Server):
+    search: dict[str, Any] = dict(messages=[{"role": "user", "content": "Hi"}], use_beam_search=True, n=2, max_tokens=2)
+    assert scripted.post("/v1/chat/completions", tools=[lax(BIT)], **search).status == 200
+    reply = scripted.post("/v1/chat/completions", tools=[BIT], **search)
+    assert (reply.status, reply.error["param"]) == (400, "tool_choice")
+
+
 def test_an_answer_is_of_its_format_or_made_of_calls(scripted: Server, scripted_engine: Engine):
     wish = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["yes", "no"]}}}}
     assert choice_of(scripted, '"yes"', tools=[BIT], **DIRECT, **wish)["message"]["content"] == '"yes"'

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _EXCLUDED = (
     *("stream", "stop", "stop_token_ids", "logit_bias", "min_tokens", "allowed_token_ids", "bad_words", "seed"),
     *("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "prompt_logprobs"),
-    *("logprob_token_ids", "repetition_detection", "vllm_xargs", "echo"),
+    *("logprob_token_ids", "repetition_detection", "thinking_token_budget", "vllm_xargs", "echo"),
 )
 
 

@@ -29,8 +29,6 @@ async def create_chat_completion(
     check_without_beams(request)
     check_stream_options(request)
     wish = chat_tools(request.tools, request.tool_choice, request.parallel_tool_calls)
-    if wish.is_forced and request.use_beam_search:
-        raise InvalidRequestError("use_beam_search cannot force a call; use tool_choice auto or none", "tool_choice")
     server.runner.admission.check()
     ids = new_request_ids("chatcmpl", context.request_id, request.request_id)
     compiles = wish.needs_grammar or may_compile(request)
@@ -51,6 +49,12 @@ def _plan(server: ServerState, request: ChatCompletionRequest, wish: ToolWish, e
     job = conversation_job(
         server, engine_id, conversation, request, params, shows_reasoning=request.include_reasoning is not False
     )
+    if beams is not None and params.structured_outputs is not None:
+        raise InvalidRequestError(
+            "use_beam_search cannot force a call or enforce a strict function; use tool_choice none, or functions that "
+            "are not strict",
+            "tool_choice",
+        )
     prefix = final_text(conversation) if request.echo else ""
     return ChatPlan(job, num_choices, beams, answering_role(server, conversation), prefix, num_top)
 
