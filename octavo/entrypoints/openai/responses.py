@@ -42,7 +42,7 @@ async def create_response(
     # the response's own id is never the client's: it is the key under which others could find it
     response_id = f"resp_{secrets.token_hex(16)}"
     ids = new_request_ids("resp", context.request_id, request.request_id)
-    compiles = bool((request.text or {}).get("format") or request.tools)
+    compiles = bool((request.text or {}).get("format") or request.structured_outputs or request.tools)
     job = await server.prepare(lambda: response_job(server, request, messages, ids.engine), context.is_bulky, compiles)
     response = _new_response(request, job, response_id, model)
     writer = ResponseWriter(server, response, job, num_top_logprobs(request))
