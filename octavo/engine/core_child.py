@@ -13,7 +13,7 @@ import sys
 import zmq
 
 from octavo.engine.core_messages import FrontMessage, Note, StartCore, decode_front_message, decode_note, encode
-from octavo.engine.lifeline import FrameReader, send_frame
+from octavo.utils.frames import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 _ENTRY = (

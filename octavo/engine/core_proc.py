@@ -45,13 +45,13 @@ from octavo.engine.core_messages import (
     encode,
     error_as_data,
 )
-from octavo.engine.lifeline import receive_frame, send_frame
 from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.request import FinishReason
 from octavo.types.step import SchedulerOutput
+from octavo.utils.frames import receive_frame, send_frame
 
 logger = get_logger(__name__)
 

@@ -19,8 +19,8 @@ import msgspec
 
 from octavo.errors import EngineDeadError, RequestFailedError
 from octavo.log import get_logger
-from octavo.structured.frames import receive_frame, send_frame
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
+from octavo.utils.frames import receive_frame, send_frame
 
 logger = get_logger(__name__)
 

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 
 from octavo.structured.backend import Backend, GrammarError, make_backend
-from octavo.structured.frames import receive_frame, send_frame
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
 from octavo.structured.source import lark_spec
 from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
+from octavo.utils.frames import receive_frame, send_frame
 
 _NUM_TRIED_TOKENS = 6  # what is too much for the parser often shows behind the first brace
 _NICENESS = 5  # what generates goes first, but a small grammar still passes within a step

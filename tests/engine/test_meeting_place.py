@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from octavo.engine.lifeline import FrameReader, receive_frame, send_frame
 from octavo.engine.meeting_place import MeetingPlace
 
 LONG_AGO = 1_000_000_000
@@ -73,36 +72,3 @@ def test_links_are_not_followed(temporary, tmp_path_factory):
     (temporary / "octavo-link").symlink_to(target)
     MeetingPlace().remove()
     assert (target / "lock").exists()
-
-
-def test_frames_arrive_whole_in_order_and_then_the_end():
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    reader = FrameReader(ours)
-    assert reader.read() == []
-    for data in (b"", b"one", b"x" * 100_000):
-        send_frame(theirs, data)
-    theirs.close()
-    assert reader.read() == [b"", b"one", b"x" * 100_000]
-    assert reader.is_ended
-    ours.close()
-
-
-def test_a_frame_may_arrive_in_pieces():
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    reader = FrameReader(ours)
-    for byte in b"\x03\x00\x00\x00abc":
-        theirs.send(bytes([byte]))
-        frames = reader.read()
-    assert frames == [b"abc"] and not reader.is_ended
-    ours.close()
-    theirs.close()
-
-
-def test_waiting_for_a_frame_ends_when_the_other_side_is_gone():
-    ours, theirs = socket.socketpair()
-    theirs.send(b"\x03\x00\x00\x00ab")
-    theirs.close()
-    with pytest.raises(EOFError), ours:
-        receive_frame(ours)

@@ -1,14 +1,16 @@
-"""The socket pair between a front end and its core's process: each side sees at once when the other is gone.
+"""Messages over a stream socket between two processes of ours: four bytes of length, little-endian, and the message.
 
-It also carries the few messages that must arrive whatever happens to their sender a moment later: the kernel has them
-as soon as they are sent.
+Each side sees at once when the other is gone. The kernel has a message as soon as it is sent, so it arrives whatever
+happens to its sender a moment later.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 
 _LENGTH_BYTES = 4
+_MAX_FRAME_BYTES = 2**30
 _READ_BYTES = 1 << 16
 
 
@@ -17,20 +19,29 @@ def send_frame(connection: socket.socket, data: bytes) -> None:
     connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
 
 
-def receive_frame(connection: socket.socket) -> bytes:
-    """Wait for one message; raises EOFError when the other side is gone."""
-    length = int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "little")
-    return _receive_exactly(connection, length)
+def receive_frame(connection: socket.socket, deadline: float | None = None) -> bytes:
+    """Return the next message. Raises EOFError when none will come, TimeoutError at time.monotonic() = deadline."""
+    size = int.from_bytes(_receive(connection, _LENGTH_BYTES, deadline), "little")
+    if size > _MAX_FRAME_BYTES:
+        raise EOFError(f"a message of {size} bytes: the other side has lost its way")
+    return _receive(connection, size, deadline)
 
 
-def _receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
-    data = bytearray()
-    while len(data) < num_bytes:
-        piece = connection.recv(num_bytes - len(data))
+def _receive(connection: socket.socket, size: int, deadline: float | None) -> bytes:
+    pieces: list[bytes] = []
+    while size:
+        if deadline is not None:
+            # zero would mean "do not block"
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            piece = connection.recv(min(size, 2**20))
+        except TimeoutError:
+            raise TimeoutError("no answer in time") from None
         if not piece:
-            raise EOFError("the other side is gone")
-        data += piece
-    return bytes(data)
+            raise EOFError("the connection was closed")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 class FrameReader:
