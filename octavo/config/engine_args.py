@@ -25,9 +25,19 @@ def _option(default: Any, help: str, choices: Sequence[str] | None = None, in_cl
     return field(default=default, metadata=metadata)
 
 
+class _KnownOptions(type):
+    """EngineArgs(…) takes neutral values of options that are not built, and answers a typo with the nearest name."""
+
+    def __call__(cls, *values: Any, **options: Any) -> Any:
+        return super().__call__(*values, **_built(cls, options))
+
+
 @dataclass
-class EngineArgs:
-    """Options of an engine; each field's help text is in its metadata and on the command line."""
+class EngineArgs(metaclass=_KnownOptions):
+    """Options of an engine; each field's help text is in its metadata and on the command line.
+
+    Options that are unknown or ask for what is not built raise ConfigError or UnsupportedError.
+    """
 
     model: str = _option("smollm2-135m-instruct", "catalog name, folder, .gguf file, hub id or hub id:QUANT")
     tokenizer: str | None = _option(None, "folder or file of another tokenizer than the model's own")
@@ -106,12 +116,8 @@ class EngineArgs:
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> EngineArgs:
-        """Build from keyword arguments; unknown and unsupported ones raise ConfigError or UnsupportedError."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        for name, value in options.items():
-            if name not in known:
-                _refuse_unless_neutral(name, value, known)
-        return cls(**{name: value for name, value in options.items() if name in known})
+        """Build from keyword arguments that no type checker sees."""
+        return cls(**options)
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -165,7 +171,49 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "max_num_queued_tokens": ((None,), "admission limits come with the server"),
     "decode_context_parallel_size": ((1,), "context parallelism is not built"),
     "prefill_context_parallel_size": ((1,), "context parallelism is not built"),
+    "hf_config_path": ((None,), "the configuration is read from the model's folder"),
+    "io_processor_plugin": ((None,), "plug-ins for inputs are not built"),
+    "renderer_num_workers": ((1,), "one process renders prompts"),
+    "safetensors_load_strategy": ((None, "lazy"), "weights are mapped, not read ahead"),
+    "model_loader_extra_config": ((None, {}), "loaders take no options"),
+    "kv_cache_dtype_skip_layers": ((None, []), "all layers store the same type"),
+    "kv_sharing_fast_prefill": ((False,), "sharing the KV cache between layers is not built"),
+    "kv_offloading_size": ((None,), "the KV cache is in main memory already"),
+    "max_num_scheduled_tokens": ((None,), "use max_num_batched_tokens"),
+    "disable_chunked_mm_input": ((False,), "multimodal input is not built"),
+    "stream_interval": ((1,), "every token is passed on; clients that are slow get several at once"),
+    "scheduler_cls": ((None,), "other schedulers cannot be plugged in"),
+    "data_parallel_rank": ((None,), "data parallelism is not built"),
+    "enable_eplb": ((False,), "mixture-of-experts models are not built"),
+    "enable_dbo": ((False,), "there is one batch at a time"),
+    "nnodes": ((1,), "engines on several machines are not built"),
+    "max_loras": ((None, 1), "LoRA adapters are not built"),
+    "max_lora_rank": ((None, 16), "LoRA adapters are not built"),
+    "max_cpu_loras": ((None,), "LoRA adapters are not built"),
+    "lora_dtype": ((None, "auto"), "LoRA adapters are not built"),
+    "fully_sharded_loras": ((False,), "LoRA adapters are not built"),
+    "language_model_only": ((False, True), ""),
+    "mm_processor_cache_gb": ((None, 0, 4), "multimodal input is not built"),
+    "skip_mm_profiling": ((False, True), ""),
+    "offload_backend": ((None, "auto"), "weights are in main memory already"),
+    "reasoning_config": ((None,), "thinking_token_budget needs none"),
+    "optimization_level": ((None, 0, 1, 2, 3), "there is nothing to compile"),
+    "performance_mode": ((None, "balanced"), "set max_num_batched_tokens and max_num_seqs"),
+    "cudagraph_capture_sizes": ((None, []), "there are no GPUs"),
+    "max_cudagraph_capture_size": ((None, 0), "there are no GPUs"),
+    "enable_log_requests": ((False,), "the server logs requests"),
+    "weight_transfer_config": ((None,), "the transfer of weights is not built"),
+    "additional_config": ((None, {}), "no plug-in platform would read it"),
 }
+
+
+def _built(options_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of the class; the others must ask for nothing."""
+    known = {field.name for field in dataclasses.fields(options_class)}
+    for name, value in options.items():
+        if name not in known:
+            _refuse_unless_neutral(name, value, known)
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from octavo.config import EngineArgs
+from octavo.config.engine_args import UNSUPPORTED_OPTIONS
 from octavo.errors import ConfigError, UnsupportedError
 
 
@@ -39,6 +40,20 @@ def test_unbuilt_options_are_refused_with_the_reason(option, value, reason):
 def test_a_misspelt_option_is_refused_with_a_suggestion():
     with pytest.raises(ConfigError, match=r"max_model_length.*max_model_len"):
         EngineArgs.from_kwargs(max_model_length=128)
+
+
+def test_the_class_itself_checks_names_as_scripts_call_it():
+    assert EngineArgs("m", max_loras=1, optimization_level=2) == EngineArgs(model="m")
+    with pytest.raises(ConfigError, match=r"max_model_length.*max_model_len"):
+        EngineArgs(max_model_length=128)
+    with pytest.raises(UnsupportedError, match="LoRA"):
+        EngineArgs(max_loras=4)
+
+
+def test_every_neutral_value_is_accepted():
+    for name, (neutral, _) in UNSUPPORTED_OPTIONS.items():
+        for value in neutral:
+            EngineArgs(**{name: value})
 
 
 def test_mutable_defaults_are_not_shared():

@@ -58,6 +58,7 @@ def test_refusals_and_unreachable_servers_are_told_in_one_line(octavo, real: Ser
         (("--url", f"{real.url}/v1", "--model-name", "nobody"), 2, "nobody"),
         (("--url", f"{keyed.url}/v1"), 2, "--api-key or OCTAVO_API_KEY"),
         (("--url", "http://127.0.0.1:9/v1"), 1, "octavo serve"),
+        (("--url", real.url), 2, "should end in /v1"),
         (("--url", "ftp://x"), 2, "ftp://x"),
         (("--url", f"{real.url}/v1", "--max-model-len", "10"), 2, "max-model-len"),
     )

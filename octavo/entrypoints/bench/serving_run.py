@@ -102,7 +102,12 @@ async def _model_cards(client: Client) -> list[dict[str, Any]]:
     async with client.request("GET", "/v1/models") as response:
         body = await response.read()
     if response.status != 200:
-        raise RequestFailedError(f"GET /v1/models gave status {response.status}")
+        hint = (
+            "; the key comes from OCTAVO_API_KEY or --header Authorization='Bearer KEY'"
+            if response.status == 401
+            else ""
+        )
+        raise RequestFailedError(f"GET /v1/models gave status {response.status}{hint}")
     try:
         cards: list[dict[str, Any]] = json.loads(body)["data"]
     except (ValueError, KeyError, TypeError):

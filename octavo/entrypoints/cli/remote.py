@@ -106,6 +106,8 @@ class RemoteServer:
                 message = _error_message(response.read()) or f"HTTP status {response.status}"
             if response.status == 401:
                 message += "; --api-key or OCTAVO_API_KEY sets the key that is sent"
+            if response.status == 404 and not self._path.endswith("/v1"):
+                message += f"; {self._url} should end in /v1, where OpenAI's API is"
             if 400 <= response.status < 500:
                 raise InvalidRequestError(message)
             raise RequestFailedError(message)

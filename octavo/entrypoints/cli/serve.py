@@ -31,8 +31,8 @@ _COUNT_ALIASES = {
     "--h11-max-header-count": "max_header_count",
 }
 _OWN_FLAGS = ("served_model_name",)  # EngineArgs takes one name, a server several
-# known to EngineArgs by name, and built here: limits on waiting requests; sleep, which needs no mode of its own
-_FROM_SERVER = ("max_num_queued_reqs", "max_num_queued_tokens", "enable_sleep_mode")
+# known to EngineArgs by name, and built here: limits on waiting requests, the log, sleep (needs no mode of its own)
+_FROM_SERVER = ("max_num_queued_reqs", "max_num_queued_tokens", "enable_sleep_mode", "enable_log_requests")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
