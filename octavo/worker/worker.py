@@ -62,10 +62,11 @@ class Worker:
             budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
             reason = f"{100 * cache.memory_share:.0f}% of the {_gib(facts.available_bytes)} of memory that are free"
         if not 0 < budget <= facts.available_bytes:
+            problem = f"the KV cache cannot have {_gib(budget)}" if budget > 0 else "nothing is left for the KV cache"
             raise ConfigError(
-                f"the KV cache cannot have {_gib(budget)} ({reason}): {_gib(facts.available_bytes)} are free and a "
-                f"step of {self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; set "
-                "kv_cache_memory_bytes, or change gpu_memory_utilization or max_num_batched_tokens"
+                f"{problem} ({reason}): {_gib(facts.available_bytes)} are free and a step of "
+                f"{self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; leave "
+                "gpu_memory_utilization out or change it, set kv_cache_memory_bytes, or lower max_num_batched_tokens"
             )
         logger.info("KV cache: up to %s, %s", _gib(budget), reason)
         return budget

@@ -32,7 +32,10 @@ def test_explicit_bytes_are_taken_as_they_are(monkeypatch):
     assert budget(monkeypatch, memory_bytes=4_321, memory_utilization=0.9) == 4_321
 
 
-@pytest.mark.parametrize(("activation_bytes", "utilization"), [(100, 0.1), (4_000, 0.5), (100, 1.0)])
-def test_a_budget_of_nothing_or_of_more_than_is_free_is_refused(monkeypatch, activation_bytes, utilization):
-    with pytest.raises(ConfigError, match="kv_cache_memory_bytes"):
+@pytest.mark.parametrize(
+    ("activation_bytes", "utilization", "problem"),
+    [(100, 0.1, "nothing is left"), (4_000, 0.5, "nothing is left"), (100, 1.0, "cannot have")],
+)
+def test_a_budget_of_nothing_or_of_more_than_is_free_is_refused(monkeypatch, activation_bytes, utilization, problem):
+    with pytest.raises(ConfigError, match=f"{problem}.*kv_cache_memory_bytes"):
         budget(monkeypatch, activation_bytes, memory_utilization=utilization)
