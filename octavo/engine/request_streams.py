@@ -67,7 +67,7 @@ class RequestStreams:
         )
         collector.internal_ids = [sequence.request_id for sequence in sequences]
         if processed.request.grammar is not None:
-            self.send_vocabulary()
+            self._send_vocabulary()
         self._drained.clear()
         try:
             for sequence in sequences:
@@ -77,7 +77,7 @@ class RequestStreams:
             raise
         return collector
 
-    def send_vocabulary(self) -> None:
+    def _send_vocabulary(self) -> None:
         """Give the core what grammars need, unless it has it."""
         if self._grammars is not None and not self._has_sent_vocabulary:
             self.client.load_vocabulary(self._grammars.packed_vocabulary())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from octavo.errors import InvalidRequestError
 from octavo.parsing.interface import Tool
@@ -171,12 +171,10 @@ def _wish(functions: list[Mapping[str, Any]], tool_choice: object, parallel_tool
         if tool_choice not in (None, "none"):
             raise InvalidRequestError("tool_choice needs tools", "tool_choice")
         return NO_TOOLS
-    if tool_choice is None or tool_choice == "auto":
-        return _new_wish(functions, "auto", None, parallel)
-    if tool_choice == "none":
-        return _new_wish(functions, "none", None, parallel)
-    if tool_choice == "required":
-        return _new_wish(functions, "required", None, parallel)
+    if tool_choice is None:
+        tool_choice = "auto"
+    if tool_choice in ("auto", "none", "required"):
+        return _new_wish(functions, cast(ToolMode, tool_choice), None, parallel)
     if not isinstance(tool_choice, Mapping) or tool_choice.get("type", "function") != "function":
         expected = 'none, auto, required, or {"type": "function", "function": {"name": …}}'
         raise wrong("tool_choice", expected, tool_choice)

@@ -13,7 +13,7 @@ from octavo.entrypoints.openai.sampling import check_best_of, check_num_sequence
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.structured import may_compile
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
-from octavo.entrypoints.openai.usage import check_stream_options
+from octavo.entrypoints.openai.usage import check_stream
 from octavo.entrypoints.tool_requests import ToolWish, chat_tools
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_params import BeamSearchParams, SamplingParams
@@ -27,7 +27,7 @@ async def create_chat_completion(
     refuse_unbuilt(request)
     check_best_of(request)
     check_without_beams(request)
-    check_stream_options(request)
+    check_stream(request)
     wish = chat_tools(request.tools, request.tool_choice, request.parallel_tool_calls)
     server.runner.admission.check()
     ids = new_request_ids("chatcmpl", context.request_id, request.request_id)
@@ -40,8 +40,6 @@ async def create_chat_completion(
 def _plan(server: ServerState, request: ChatCompletionRequest, wish: ToolWish, engine_id: str) -> ChatPlan:
     """Check a request, render its conversation and tokenise the prompt."""
     num_top = _num_top_logprobs(request)
-    if request.stream and request.prompt_logprobs is not None:
-        raise InvalidRequestError("prompt_logprobs cannot be streamed; use stream=false", "prompt_logprobs")
     beams, params = _params(server, request, num_top)
     num_choices = beams.beam_width if beams else params.n
     check_num_sequences(1, num_choices, server.args.max_sequences_per_request)

@@ -32,7 +32,7 @@ from octavo.entrypoints.openai.sampling import (
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.structured import may_compile
 from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
-from octavo.entrypoints.openai.usage import StreamUsage, UsageCounter, check_stream_options, total_usage
+from octavo.entrypoints.openai.usage import StreamUsage, UsageCounter, check_stream, total_usage
 from octavo.errors import InvalidRequestError
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import CompletionOutput, RequestOutput
@@ -51,7 +51,7 @@ async def create_completion(
     refuse_unbuilt(request)
     check_best_of(request)
     check_without_beams(request)
-    check_stream_options(request)
+    check_stream(request)
     server.runner.admission.check()
     ids = new_request_ids("cmpl", context.request_id, request.request_id)
     plan = await server.prepare(lambda: _plan(server, request, ids.engine), context.is_bulky, may_compile(request))
@@ -102,8 +102,6 @@ def _plan(server: ServerState, request: CompletionRequest, engine_id: str) -> _P
 
 
 def _params(server: ServerState, request: CompletionRequest, max_tokens: int) -> SamplingParams:
-    if request.stream and request.prompt_logprobs is not None:
-        raise InvalidRequestError("prompt_logprobs cannot be streamed; use stream=false", "prompt_logprobs")
     overrides: dict[str, object] = {}
     if request.echo and request.logprobs is not None:
         overrides["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)

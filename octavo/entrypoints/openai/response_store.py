@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.protocol.responses import ResponseObject
+from octavo.types.sampling_checks import shown
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
@@ -53,8 +54,7 @@ class ResponseStore:
         """Return a response; raises HTTPError 404. parameter: the request's field that names it"""
         stored = self._stored.get(response_id)
         if stored is None:
-            shown = response_id if len(response_id) <= 80 else response_id[:77] + "..."
-            raise HTTPError(404, f"there is no stored response {shown!r}", parameter=parameter)
+            raise HTTPError(404, f"there is no stored response {shown(response_id)}", parameter=parameter)
         self._stored.move_to_end(response_id)
         return stored
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET
 
@@ -41,23 +41,18 @@ class StreamUsage:
         self.in_every_chunk = self.at_end and bool(force or (options and options.continuous_usage_stats))
 
 
-def check_stream_options(request: GenerationRequest) -> None:
-    """Raise unless stream_options come with a stream."""
+def check_stream(request: GenerationRequest) -> None:
+    """Raise for stream_options without a stream, and for what a stream cannot tell."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream=true", "stream_options")
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs cannot be streamed; use stream=false", "prompt_logprobs")
 
 
 def total_usage(outputs: Sequence[RequestOutput], shows_details: bool, num_scored_only: int = 0) -> Usage:
     """Return the usage of finished requests. num_scored_only: generated tokens per answer that nobody asked for."""
     counter = UsageCounter(sum(len(output.prompt_token_ids or ()) for output in outputs), shows_details)
     for index, output in enumerate(outputs):
-        counter.add(index, output, _num_generated(output) - num_scored_only * len(output.outputs))
+        num_generated = sum(len(completion.token_ids) for completion in output.outputs)
+        counter.add(index, output, num_generated - num_scored_only * len(output.outputs))
     return counter.usage()
-
-
-def _num_generated(output: RequestOutput) -> int:
-    return sum(map(len, _token_id_lists(output)))
-
-
-def _token_id_lists(output: RequestOutput) -> Iterable[Sequence[int]]:
-    return (completion.token_ids for completion in output.outputs)
