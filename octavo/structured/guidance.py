@@ -22,6 +22,7 @@ NAME = "guidance"
 LARK, SCHEMA = "lark", "schema"  # kinds of specs
 LARK_HEADER = '%llguidance {"no_forcing": true}\n'
 _MAX_MESSAGE_CHARS = 500
+_NOTHING_FITS = "NoExtensionBias"  # the library's name for a grammar in which nothing can begin
 _QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
 
 
@@ -121,7 +122,9 @@ def _parser_limits(limits: GrammarLimits, max_row_items: int) -> llguidance.LLPa
 
 
 def readable(message: str) -> str:
-    """Shorten the library's message to its first lines: the rest is the grammar again, or the parser's state."""
-    text = message.split("<non-verbose/>")[0].split("<state>")[0].strip()
+    """Shorten the library's message to its first lines: the rest is the grammar again, the parser's state, or a trace."""
+    text = re.split("<non-verbose/>|<state>|<backtrace>", message)[0].strip()
+    if text == _NOTHING_FITS:
+        return "no text satisfies it"
     lines = [line for line in text.splitlines() if not _QUOTED_LINE.match(line)]
     return " ".join(" ".join(lines).split())[:_MAX_MESSAGE_CHARS]

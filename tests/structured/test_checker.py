@@ -50,6 +50,8 @@ def test_grammars_pass_and_are_known_afterwards(checker: GrammarChecker):
     [
         (Wish(regex="(?=a)b"), "structured_outputs.regex", "look-around"),
         (Wish(regex=r"(a)\1"), "structured_outputs.regex", "backreferences"),
+        (Wish(regex=r"[^\s\S]"), "structured_outputs.regex", "no text satisfies it"),
+        (Wish(grammar="root ::= root"), "structured_outputs.grammar", "no text satisfies it"),
         (
             Wish(json={"type": "array", "contains": {}, "uniqueItems": True}),
             "structured_outputs.json",

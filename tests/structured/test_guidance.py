@@ -120,6 +120,12 @@ def test_what_cannot_be_enforced_is_refused_with_the_reason(backend: GuidanceBac
     assert len(str(error.value)) < 600 and "\n" not in str(error.value)
 
 
+def test_failure_inside_the_library_is_told_without_its_trace(backend: GuidanceBackend):
+    with pytest.raises(GrammarError, match="symbols") as error:
+        begin(backend, "grammar", "root ::= " + '("a" | "b")*' * 16_500)
+    assert "<unknown>" not in str(error.value) and "backtrace" not in str(error.value)
+
+
 def test_grammars_over_a_limit_are_refused():
     limits = GrammarLimits(max_grammar_size=1000)
     small = GuidanceBackend(small_vocabulary(), limits)
