@@ -83,7 +83,7 @@ def place_contained(shape: ArrayShape, contains: Contains) -> Iterator[ArrayShap
         others = alternatives[0]
     num_places = MAX_CONTAINED_PLACES if shape.high is None else min(shape.high, MAX_CONTAINED_PLACES)
     most = contains.low if contains.high is None else min(contains.high, num_places)
-    if contains.low > num_places and shape.high is None:
+    if contains.low > num_places and (shape.high is None or contains.low <= shape.high):
         raise SchemaRefusedError(
             f"more than {num_places} contained items cannot be placed", "minContains", shape.pointer
         )

@@ -103,6 +103,7 @@ BOMBS: dict[str, Any] = {
     "negated large pattern": {"type": "string", "not": {"pattern": "a.{12}b.{12}c"}},
     "looks around": {"pattern": "".join(f"(?=.*{chr(97 + i)}{{5}})" for i in range(20))},
     "contained many": {"type": "array", "contains": {"minimum": 1}, "minContains": 500},
+    "contained many of more": {"type": "array", "contains": {"const": 1}, "minContains": 30, "maxItems": 400},
     "unique permutations": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(200))}},
     "overlapping patterns": {"patternProperties": {f"{chr(97 + i)}.*x": {"minimum": i} for i in range(20)}},
     "references in a circle": {
