@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from octavo.errors import InvalidRequestError
 from octavo.parsing.interface import Tool
@@ -174,7 +174,7 @@ def _wish(functions: list[Mapping[str, Any]], tool_choice: object, parallel_tool
     if tool_choice is None:
         tool_choice = "auto"
     if tool_choice in ("auto", "none", "required"):
-        return _new_wish(functions, cast(ToolMode, tool_choice), None, parallel)
+        return _new_wish(functions, tool_choice, None, parallel)
     if not isinstance(tool_choice, Mapping) or tool_choice.get("type", "function") != "function":
         expected = 'none, auto, required, or {"type": "function", "function": {"name": …}}'
         raise wrong("tool_choice", expected, tool_choice)
