@@ -32,12 +32,19 @@ _END_TIMEOUT_S = 1.0  # from the end of the connection to that of the process
 _START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
 
 
+_LARGE_CHARS = 16 * 1024  # grammars over this may take seconds; nearly all that are of use are far below it
+
+
 class CompilerPool:
-    """Up to max_processes compilers. Thread-safe; `compile` waits in the calling thread."""
+    """Up to max_processes compilers. Thread-safe; `compile` waits in the calling thread.
+
+    Where there are several, large grammars never have them all: however many come, a small one need not queue behind.
+    """
 
     def __init__(self, start: CompilerStart, max_processes: int) -> None:
         self._start = start
         self._slots = threading.BoundedSemaphore(max_processes)
+        self._slots_for_large = threading.BoundedSemaphore(max(1, max_processes - 1))
         self._idle: list[_Compiler] = []
         self._live: set[_Compiler] = set()
         self._lock = threading.Lock()
@@ -54,7 +61,8 @@ class CompilerPool:
 
         A process that somebody else killed says nothing about its grammar, which is then tried once more.
         """
-        with self._slots:
+        is_large = len(job.text) > _LARGE_CHARS
+        with self._slots_for_large if is_large else contextlib.nullcontext(), self._slots:
             verdict, is_own_doing = self._try(job)
             if not is_own_doing:
                 verdict, _ = self._try(job)

@@ -122,7 +122,7 @@ def _parser_limits(limits: GrammarLimits, max_row_items: int) -> llguidance.LLPa
 
 
 def readable(message: str) -> str:
-    """Shorten the library's message to its first lines: the rest is the grammar again, the parser's state, or a trace."""
+    """Shorten the library's message to its first lines: what follows is the grammar, the parser's state or a trace."""
     text = re.split("<non-verbose/>|<state>|<backtrace>", message)[0].strip()
     if text == _NOTHING_FITS:
         return "no text satisfies it"

@@ -157,6 +157,29 @@ def test_slow_grammar_does_not_hold_up_another():
         checker.close()
 
 
+def test_large_grammars_leave_room_for_small_ones():
+    checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary, GrammarLimits(compile_timeout_s=30))
+    large = [Wish(choice=[f"{i} {'x' * 20_000}"]) for i in range(3)]
+    try:
+        checker.check(Wish(regex="warm"))
+        (pid,) = processes(checker)
+        os.kill(pid, signal.SIGSTOP)
+        threads = [threading.Thread(target=checker.check, args=(wish,)) for wish in large]
+        for thread in threads:
+            thread.start()
+        while checker._pool._idle:  # type: ignore[union-attr]
+            time.sleep(0.005)
+        for i in range(3):
+            assert checker.check(Wish(regex=f"small {i}"))
+        assert not any(map(checker.is_known, large))
+        os.kill(pid, signal.SIGCONT)
+        for thread in threads:
+            thread.join(30)
+        assert all(map(checker.is_known, large))
+    finally:
+        checker.close()
+
+
 def test_options_of_the_engine_hold_where_a_request_says_nothing():
     config = StructuredOutputsConfig(disable_any_whitespace=False, disable_additional_properties=True)
     checker = GrammarChecker(config, small_vocabulary)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _NUM_PREPARING_THREADS = 2  # templates and tokenizers; enough to keep one long prompt from delaying the others
-_NUM_GRAMMAR_THREADS = 8  # those with known grammars pass those that wait for new ones
+_NUM_GRAMMAR_THREADS = 64  # they mostly wait; so those with known grammars pass those that wait for new ones
 _BULKY_BYTES = 256 * 1024  # tokenised in less than half a second
 
 
@@ -70,6 +70,7 @@ class ServerState:
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
         self._bulk_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk")
         self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "octavo-prepare-grammar")
+        self._bulk_grammar_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk-grammar")
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -123,9 +124,12 @@ class ServerState:
         """Run work that takes time (templates, tokenisation) off the event loop; return what it returns.
 
         Bulky requests have a thread of their own, so that they delay each other and nobody else. So have those that may
-        wait until a grammar is compiled (by another process).
+        wait until a grammar is compiled (by another process), and those that are both.
         """
-        threads = self._bulk_threads if is_bulky else self._grammar_threads if may_compile else self._threads
+        if may_compile:
+            threads = self._bulk_grammar_threads if is_bulky else self._grammar_threads
+        else:
+            threads = self._bulk_threads if is_bulky else self._threads
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:
@@ -133,6 +137,7 @@ class ServerState:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._bulk_threads.shutdown(wait=False, cancel_futures=True)
         self._grammar_threads.shutdown(wait=False, cancel_futures=True)
+        self._bulk_grammar_threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)
