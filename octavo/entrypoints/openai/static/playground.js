@@ -8,7 +8,8 @@ const IDEAS = {
   completion: ["Once upon a time", "def fibonacci(n):", "The opposite of hot is"],
 };
 const PARAMETERS = [
-  { name: "temperature", label: "Temperature", step: 0.1, min: 0, max: 2 },
+  // the API's own default is 1, with which small models talk nonsense; an emptied field asks for the model's default
+  { name: "temperature", label: "Temperature", step: 0.1, min: 0, max: 2, value: 0.5 },
   { name: "max_tokens", label: "Max tokens", step: 1, min: 1, value: 256 },
   { name: "top_p", label: "Top p", step: 0.05, min: 0.05, max: 1 },
   { name: "top_k", label: "Top k", step: 1, min: 0 },
