@@ -92,7 +92,11 @@ def grammar_rules(text: str) -> str:
     """Return a user's grammar as Lark, with its options set as the backend needs them."""
     if not IS_LARK.search(text):
         return gbnf.to_lark(text)
+    if _TEMPERATURE.search(text):
+        raise GrammarError("a rule cannot set a temperature; give the request one")
     options = _OPTIONS.match(text)
+    if _MISPLACED_OPTIONS.search(text, 0 if options is None else options.end()):
+        raise GrammarError("%llguidance must stand on the first line, once")
     if options is None:
         return text
     try:
@@ -101,6 +105,9 @@ def grammar_rules(text: str) -> str:
         raise GrammarError(f"%llguidance must be followed by a JSON object on its line: {error}") from None
     if not isinstance(chosen, dict):
         raise GrammarError("%llguidance must be followed by a JSON object on its line")
+    unknown = sorted(set(chosen).difference(_KNOWN_OPTIONS))
+    if unknown:
+        raise GrammarError(f"%llguidance has no option {unknown[0][:80]!r}; it has {', '.join(_KNOWN_OPTIONS)}")
     chosen["no_forcing"] = True
     return f"%llguidance {json.dumps(chosen)}\n{text[options.end() :]}"
 
@@ -116,7 +123,10 @@ def _nested_grammar(text: str) -> str:
     raise GrammarError('a structural tag cannot hold content of type "grammar"; use json_schema or regex')
 
 
-IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:))", re.MULTILINE)
+IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*(\[[^\]\n]*\]\s*)?:(?!:))", re.MULTILINE)
+_TEMPERATURE = re.compile(r"^\s*[\w.-]+\s*\[[^\]\n]*\btemperature\b[^\]\n]*\]\s*:", re.MULTILINE)
+_KNOWN_OPTIONS = ("no_forcing", "allow_initial_skip", "allow_invalid_utf8")  # others the library ignores
+_MISPLACED_OPTIONS = re.compile(r"^\s*%llguidance\b", re.MULTILINE)
 _OPTIONS = re.compile(r"\s*%llguidance\s*([^\n]*)\n?")
 _SOURCES: Mapping[str, Callable[[GrammarJob], str]] = {
     "json": _json,

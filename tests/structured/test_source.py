@@ -122,6 +122,21 @@ def test_lark_grammars_may_have_options(backend: GuidanceBackend):
         check(backend, "grammar", head + 'start: "a" rest\nrest: "b"+', ["ab", "abb"], ["a", "b"])
     with pytest.raises(GrammarError, match="JSON object"):
         begin(backend, "grammar", "%llguidance {\nstart: /a/")
+    check(backend, "grammar", 'start[max_tokens=1]: "a" | "b"', ["a", "b"], ["ab", "c"])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('%llguidance {"bogus": true}\nstart: "a"', "bogus"),
+        ('start[temperature=0.5]: "a"', "temperature"),
+        ('start: word "."\nword[max_tokens=3, temperature=0]: /a+/', "temperature"),
+        ('start: "a"\n%llguidance {"no_forcing": false}', "first line"),
+    ],
+)
+def test_what_a_lark_grammar_sets_without_effect_is_refused(backend: GuidanceBackend, grammar: str, reason: str):
+    with pytest.raises(GrammarError, match=reason):
+        begin(backend, "grammar", grammar)
 
 
 @pytest.mark.parametrize(
