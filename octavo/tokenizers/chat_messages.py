@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -166,7 +167,7 @@ def _arguments(arguments: object, where: str) -> dict[str, Any]:
     value = arguments
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else {}
+            value = json.loads(value, parse_float=_finite, parse_constant=_finite) if value.strip() else {}
         except (ValueError, RecursionError) as error:
             raise _wrong(f"{where}.function.arguments must be JSON, got {arguments!r:.200} ({error})") from None
     if value is None:
@@ -174,6 +175,14 @@ def _arguments(arguments: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(f"{where}.function.arguments must be a JSON object, got {arguments!r:.200}")
     return plain_value(value)  # type: ignore[no-any-return]  # JSON text may be nested deeper than templates bear
+
+
+def _finite(text: str) -> float:
+    """Read a number of JSON; raises ValueError for what JSON cannot say again: NaN, infinities, 1e999."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:80]} is not a finite number")
+    return number
 
 
 def _name_tool_results(messages: Sequence[dict[str, Any]]) -> None:

@@ -92,6 +92,8 @@ def test_the_callers_messages_are_not_changed():
         ([assistant(tool_calls=3)], r"tool_calls must be a list"),
         ([assistant(tool_calls=["x"])], r"tool_calls\[0\] must be an object"),
         ([assistant(tool_calls=[call("{broken")])], r"tool_calls\[0\]\.function\.arguments must be JSON"),
+        ([assistant(tool_calls=[call('{"a": NaN}')])], "NaN is not a finite number"),
+        ([assistant(tool_calls=[call('{"a": [-1e999]}')])], "-1e999 is not a finite number"),
         ([assistant(tool_calls=[call("[" * 100_000)])], r"tool_calls\[0\]\.function\.arguments must be JSON"),
         ([assistant(custom=nested(1000))], "nested deeper than 100 levels"),
         ([assistant(custom=object())], "plain JSON values, got object"),
