@@ -46,7 +46,8 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
             raise InvalidRequestError(f"{name} must have exactly one of {', '.join(CONSTRAINTS)}, got {found}", name)
         if self.json_object is not None and self.json_object is not True:
             raise checks.wrong(f"{name}.json_object", "True or left out", self.json_object)
-        if self.choice is not None and not checks.as_texts(f"{name}.choice", self.choice):
+        is_one_text = isinstance(self.choice, str)  # a sequence of texts too, but of one character each
+        if is_one_text or (self.choice is not None and not checks.as_texts(f"{name}.choice", self.choice)):
             raise checks.wrong(f"{name}.choice", "a non-empty list of strings", self.choice)
         for option in ("disable_any_whitespace", "disable_additional_properties"):
             if getattr(self, option) is not None:

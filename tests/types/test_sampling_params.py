@@ -365,6 +365,7 @@ def test_structured_outputs_need_exactly_one_constraint() -> None:
         {},
         {"regex": "a", "choice": ["b"]},
         {"choice": []},
+        {"choice": "yes"},
         {"choice": [""]},
         {"json_object": False},
         {"regex": "a\0"},
