@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import socket
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from octavo.types.grammar import GrammarSpec
 from octavo.utils.frames import receive_frame, send_frame
 
 _NUM_TRIED_TOKENS = 6  # what is too much for the parser often shows behind the first brace
+_ALARM_DELAY_S = 1.0  # the front end, if it lives, is the first to end a process that takes too long
 _NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
 
 
@@ -40,10 +42,17 @@ def main() -> None:
         decoder = msgspec.msgpack.Decoder(GrammarJob)
         while True:
             job = decoder.decode(receive_frame(connection))
+            _end_after(start.limits.compile_timeout_s + _ALARM_DELAY_S)
             verdict = judge(make_spec, backend, job, len(vocabulary.tokens) // 32)
+            _end_after(0)
             send_frame(connection, msgspec.msgpack.encode(verdict))
     except (EOFError, OSError):
         return
+
+
+def _end_after(seconds: float) -> None:
+    """Have the system end this process then, whatever it computes; 0: never. For when nobody is left who would."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def spec_maker(backend: str) -> Callable[[GrammarJob], GrammarSpec]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -137,6 +139,27 @@ def test_grammar_that_takes_too_long_is_refused_and_the_next_one_passes():
         assert checker.check(Wish(regex="quick"))
     finally:
         checker.close()
+
+
+def test_process_whose_front_end_is_gone_ends_in_the_middle_of_a_grammar():
+    code = (
+        "import sys, threading, time\n"
+        "from tests.structured.test_checker import *\n"
+        "checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary, GrammarLimits(compile_timeout_s=1))\n"
+        "checker.check(Wish(regex='warm'))\n"
+        "slow = Wish(grammar='root ::= ' + '(\"a\" | \"b\")*' * 70000)\n"
+        "threading.Thread(target=checker.check, args=(slow,), daemon=True).start()\n"
+        "time.sleep(0.3)\n"
+        "print(processes(checker)[0], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    front = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert front.returncode == -signal.SIGKILL, front.stderr
+    pid = int(front.stdout)
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}") and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_slow_grammar_does_not_hold_up_another():
