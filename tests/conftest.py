@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
+
+from octavo.parsing.reasoning import REASONING_FORMATS
+from octavo.parsing.tool_formats import TOOL_FORMATS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_works() -> None:
     """Let SIGINT interrupt: a shell that starts the tests in the background has it ignored, and tests press Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def plugins_end_with_their_test() -> Iterator[None]:
+    """Take the formats that a plug-in registered out of the tables again."""
+    tool_formats, reasoning_formats = dict(TOOL_FORMATS), dict(REASONING_FORMATS)
+    yield
+    for table, before in ((TOOL_FORMATS, tool_formats), (REASONING_FORMATS, reasoning_formats)):
+        for name in [name for name in table if name not in before]:
+            del table[name]

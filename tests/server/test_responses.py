@@ -140,11 +140,15 @@ def test_a_response_in_the_background_is_found_when_it_is_done(tiny: Server):
     assert text_of(tiny.get(path).json) == text_of(ask(tiny).json)
 
 
-def test_a_response_in_the_background_can_be_cancelled(tiny: Server):
-    started = ask(tiny, background=True, max_output_tokens=480).json
-    path = f"/v1/responses/{started['id']}"
-    assert ask(tiny, previous_response_id=started["id"]).error["param"] == "previous_response_id"
-    cancelled = tiny.request("POST", f"{path}/cancel").json
+def test_a_response_in_the_background_can_be_cancelled(tiny: Server, tiny_engine: Engine):
+    tiny_engine.call(tiny_engine.llm.pause_generation(mode="keep"))  # it cannot be over before it is cancelled
+    try:
+        started = ask(tiny, background=True, max_output_tokens=480).json
+        path = f"/v1/responses/{started['id']}"
+        assert ask(tiny, previous_response_id=started["id"]).error["param"] == "previous_response_id"
+        cancelled = tiny.request("POST", f"{path}/cancel").json
+    finally:
+        tiny_engine.call(tiny_engine.llm.resume_generation())
     assert cancelled["status"] == "cancelled" and tiny.get(path).json == cancelled
     assert tiny.request("POST", f"{path}/cancel").json == cancelled
     wait_until(lambda: tiny.get("/load").json["server_load"] == 0)
