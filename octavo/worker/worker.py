@@ -61,10 +61,13 @@ class Worker:
         else:
             budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
             reason = f"{100 * cache.memory_share:.0f}% of the {_gib(facts.available_bytes)} of memory that are free"
-        if not 0 < budget <= facts.available_bytes:
-            problem = f"the KV cache cannot have {_gib(budget)}" if budget > 0 else "nothing is left for the KV cache"
+        if budget > facts.available_bytes:  # a share is a bound: scripts for a GPU of their own say 0.9 and more
+            logger.warning("gpu_memory_utilization: %s, but only %s are free", reason, _gib(facts.available_bytes))
+            budget = int(facts.available_bytes * cache.memory_share) - activation_bytes
+            reason = f"{100 * cache.memory_share:.0f}% of what is free"
+        if budget <= 0:
             raise ConfigError(
-                f"{problem} ({reason}): {_gib(facts.available_bytes)} are free and a step of "
+                f"nothing is left for the KV cache ({reason}): {_gib(facts.available_bytes)} are free and a step of "
                 f"{self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; leave "
                 "gpu_memory_utilization out or change it, set kv_cache_memory_bytes, or lower max_num_batched_tokens"
             )

@@ -28,14 +28,19 @@ def test_a_share_of_the_machine_less_what_the_process_holds_and_activations(monk
     assert budget(monkeypatch, memory_utilization=0.5) == 5_000 - 1_000 - 100
 
 
+def test_a_share_larger_than_what_is_free_becomes_a_part_of_that(monkeypatch, caplog):
+    got = budget(monkeypatch, memory_utilization=0.95, memory_share=0.5)
+    assert got == 2_500 - 100 and "95%" in caplog.text and "free" in caplog.text
+
+
 def test_explicit_bytes_are_taken_as_they_are(monkeypatch):
     assert budget(monkeypatch, memory_bytes=4_321, memory_utilization=0.9) == 4_321
 
 
 @pytest.mark.parametrize(
     ("activation_bytes", "utilization", "problem"),
-    [(100, 0.1, "nothing is left"), (4_000, 0.5, "nothing is left"), (100, 1.0, "cannot have")],
+    [(100, 0.1, "nothing is left"), (4_000, 0.5, "nothing is left")],
 )
-def test_a_budget_of_nothing_or_of_more_than_is_free_is_refused(monkeypatch, activation_bytes, utilization, problem):
+def test_a_budget_of_nothing_is_refused(monkeypatch, activation_bytes, utilization, problem):
     with pytest.raises(ConfigError, match=f"{problem}.*kv_cache_memory_bytes"):
         budget(monkeypatch, activation_bytes, memory_utilization=utilization)
