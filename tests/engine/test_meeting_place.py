@@ -48,7 +48,9 @@ def test_a_unix_socket_fits_even_under_a_long_temporary_folder(tmp_path, monkeyp
 
 
 def test_directories_of_dead_owners_are_removed_and_those_in_use_are_not(temporary):
-    code = "from octavo.engine.meeting_place import MeetingPlace as M; import os; print(M().path, flush=True); os._exit(9)"
+    code = (
+        "from octavo.engine.meeting_place import MeetingPlace as M; import os; print(M().path, flush=True); os._exit(9)"
+    )
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     left_behind, in_use = Path(result.stdout.strip()), MeetingPlace()
