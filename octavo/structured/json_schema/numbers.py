@@ -20,7 +20,6 @@ from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.shapes import NumberShape
 from octavo.structured.json_schema.values import JsonValue, Number
 
-MAX_EXACT = 2**53
 MAX_INTEGER = 2**63 - 1024  # the largest double below 2^63
 MAX_OPEN_ENDED = 10**18 - 1  # from there on, llguidance cannot write "at least" without an upper bound
 MAX_DIGITS = 15
