@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from octavo.entrypoints.openai.generation import PromptOutput, with_prompt_logprobs
+from octavo.types.outputs import CompletionOutput, RequestOutput
 from tests.server.conftest import Server
 
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
@@ -68,6 +71,29 @@ def test_a_stream_says_what_the_whole_answer_says(tiny: Server):
             assert [v for p in pieces if p["logprobs"] for v in p["logprobs"][name]] == choice["logprobs"][name]
     assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert events[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+
+
+def test_every_sequence_is_given_its_prompts_logprobs_whichever_brings_them():
+    async def outputs():
+        for prompt, sequence, logprobs in (
+            (0, 1, None),
+            (1, 0, [None, {}]),
+            (0, 0, [None]),
+            (0, 1, None),
+            (2, 0, None),
+        ):
+            completion = CompletionOutput(sequence, "", [])
+            yield PromptOutput(prompt, RequestOutput("r", None, [1], logprobs, [completion], False))
+
+    async def collected():
+        return [
+            (item.prompt_index, item.output.outputs[0].index, item.output.prompt_logprobs)
+            async for item in with_prompt_logprobs(outputs())
+        ]
+
+    assert asyncio.run(collected()) == [
+        (1, 0, [None, {}]), (0, 1, [None]), (0, 0, [None]), (0, 1, [None]), (2, 0, None)
+    ]  # fmt: skip
 
 
 def test_usage_comes_once_at_the_end_of_a_stream_when_asked_for(tiny: Server):

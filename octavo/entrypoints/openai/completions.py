@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from octavo.entrypoints.beam_search import one_step_params
 from octavo.entrypoints.openai.beams import beam_params, check_without_beams
-from octavo.entrypoints.openai.generation import Job, check_job
+from octavo.entrypoints.openai.generation import Job, check_job, with_prompt_logprobs
 from octavo.entrypoints.openai.http import DONE, Events, event
 from octavo.entrypoints.openai.logprobs import CompletionLogprobsWriter, TokenNames, joined
 from octavo.entrypoints.openai.protocol.common import Usage
@@ -214,8 +214,9 @@ class _Answer:
         options = StreamUsage(self._request.stream_options, self._server.args.enable_force_include_usage)
         counter = UsageCounter(job.num_prompt_tokens, self._server.args.enable_prompt_tokens_details)
         writers: dict[int, CompletionLogprobsWriter] = {}  # by choice
+        shows_prompt_logprobs = self._plan.echoes is not None and self._request.logprobs is not None
         async with aclosing(self._server.runner.stream(job)) as outputs:
-            async for item in outputs:
+            async for item in with_prompt_logprobs(outputs) if shows_prompt_logprobs else outputs:
                 for completion in item.output.outputs:
                     num_new = 0 if self._plan.scores_only else len(completion.token_ids)
                     counter.add(item.prompt_index, item.output, num_new)

@@ -6,14 +6,14 @@ Knows prompts, parameters and outputs; never the shape of a request or a respons
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from octavo.entrypoints.openai.trace_context import trace_headers
 from octavo.errors import InvalidRequestError, RequestFailedError
-from octavo.types.outputs import RequestOutput
+from octavo.types.outputs import PromptLogprobs, RequestOutput
 from octavo.types.prompts import TokensPrompt
 from octavo.types.request import OWN_FAULTS
 from octavo.types.sampling_params import SamplingParams
@@ -150,3 +150,23 @@ async def _merged(generators: Sequence[AsyncGenerator[PromptOutput, None]]) -> A
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def with_prompt_logprobs(outputs: AsyncIterator[PromptOutput]) -> AsyncGenerator[PromptOutput, None]:
+    """Give every output its prompt's logprobs. One of the `n` sequences brings them, once; the others wait for it.
+
+    What ends before (a request that is aborted) comes at the end, without.
+    """
+    known: dict[int, PromptLogprobs] = {}
+    waiting: dict[int, list[PromptOutput]] = {}
+    async for item in outputs:
+        index = item.prompt_index
+        if item.output.prompt_logprobs is not None:
+            known[index] = item.output.prompt_logprobs
+        waiting.setdefault(index, []).append(item)
+        if index in known:
+            for ready in waiting.pop(index):
+                yield replace(ready, output=replace(ready.output, prompt_logprobs=known[index]))
+    for held in waiting.values():
+        for item in held:
+            yield item
