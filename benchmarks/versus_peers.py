@@ -86,16 +86,27 @@ def serve_openvino(model: str) -> None:
         print("done", flush=True)
 
 
-def measured(generate: Callable[[list[list[int]], int], None], batch: int, args: argparse.Namespace) -> Rates:
-    prompts = [[random.randrange(100, args.vocabulary) for _ in range(args.input_len)] for _ in range(batch)]
+def rates(generate: Callable[[list[list[int]], int], None], prompts: list[list[int]], output_len: int) -> Rates:
+    """Measure prefill by a run that generates one token, decode by the difference to one that generates them all."""
 
     def seconds(num_tokens: int) -> float:
         start = time.perf_counter()
         generate(prompts, num_tokens)
         return time.perf_counter() - start
 
-    first, whole = seconds(1), seconds(args.output_len)
-    return batch * args.input_len / first, batch * (args.output_len - 1) / max(whole - first, 1e-9)
+    first, whole = seconds(1), seconds(output_len)
+    decode = (
+        len(prompts) * (output_len - 1) / (whole - first) if whole > first else float("nan")
+    )  # nan: too noisy to tell
+    return len(prompts) * len(prompts[0]) / first, decode
+
+
+def random_prompts(batch: int, input_len: int, vocabulary: int) -> list[list[int]]:
+    return [[random.randrange(100, vocabulary) for _ in range(input_len)] for _ in range(batch)]
+
+
+def measured(generate: Callable[[list[list[int]], int], None], batch: int, args: argparse.Namespace) -> Rates:
+    return rates(generate, random_prompts(batch, args.input_len, args.vocabulary), args.output_len)
 
 
 def measured_by_llamacpp(model: str, batch: int, args: argparse.Namespace) -> Rates:
@@ -145,18 +156,18 @@ def main() -> None:
         return serve_openvino(args.serve_openvino)
     args.batches = [int(batch) for batch in args.batches.split(",")]
     measure = contenders(args)
-    rates: dict[tuple[str, int], list[Rates]] = {}
+    results: dict[tuple[str, int], list[Rates]] = {}
     for number in range(args.rounds + 1):
         for batch in args.batches:
             for name, run in measure.items():
                 result = run(batch)
                 if number:  # the first round warms up
-                    rates.setdefault((name, batch), []).append(result)
+                    results.setdefault((name, batch), []).append(result)
     for batch in args.batches:
         print(f"batch {batch}: tokens/s, medians of {args.rounds}; in brackets what Octavo reaches times the peer")
         ours: list[float] = []
         for name in measure:
-            medians = [statistics.median(column) for column in zip(*rates[name, batch], strict=True)]
+            medians = [statistics.median(column) for column in zip(*results[name, batch], strict=True)]
             ours = ours or medians
             prefill, decode = (f"{m:8.1f} ({o / m:4.2f}x)" for m, o in zip(medians, ours, strict=True))
             print(f"    {name:40} prefill {prefill}   decode {decode}", flush=True)

@@ -11,25 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import statistics
-import time
 from collections.abc import Callable
 
+from versus_peers import Octavo, random_prompts, rates
+
 Generate = Callable[[list[list[int]], int], None]
-
-
-def octavo_generate(model: str) -> Generate:
-    from octavo import LLM, SamplingParams
-
-    llm = LLM(model=model, max_num_seqs=64, enable_prefix_caching=False)
-
-    def generate(prompts: list[list[int]], num_tokens: int) -> None:
-        params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, temperature=0)
-        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
-        assert all(len(output.outputs[0].token_ids) == num_tokens for output in outputs)
-
-    return generate
 
 
 def transformers_generate(model: str, threads: int) -> Generate:
@@ -51,18 +38,6 @@ def transformers_generate(model: str, threads: int) -> Generate:
     return generate
 
 
-def rates(generate: Generate, prompts: list[list[int]], output_len: int) -> tuple[float, float]:
-    """Return (prefill tokens/s, decode tokens/s)."""
-
-    def seconds(num_tokens: int) -> float:
-        start = time.perf_counter()
-        generate(prompts, num_tokens)
-        return time.perf_counter() - start
-
-    first, whole = seconds(1), seconds(output_len)
-    return len(prompts) * len(prompts[0]) / first, len(prompts) * (output_len - 1) / max(whole - first, 1e-9)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
@@ -72,10 +47,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
-    engines = {"octavo": octavo_generate(args.model), "transformers": transformers_generate(args.model, args.threads)}
-    rng = random.Random(0)
+    max_len = args.input_len + args.output_len + 16
+    octavo = Octavo(args.model, max(map(int, args.batches.split(","))), max_len, {})
+    engines = {"octavo": octavo.generate, "transformers": transformers_generate(args.model, args.threads)}
     for batch in map(int, args.batches.split(",")):
-        prompts = [[rng.randrange(100, 40000) for _ in range(args.input_len)] for _ in range(batch)]
+        prompts = random_prompts(batch, args.input_len, 40000)
         measured: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
         for generate in engines.values():
             generate(prompts[:1], 4)

@@ -60,7 +60,7 @@ constexpr int kQuantMaxRows = 4;
 // Fewer rows sum the codes on the way. With AVX2 so do no 4 rows: their sums alone fill the registers.
 constexpr int kRowsWithCodeSums = kQuantMaxRows == 4 ? 4 : 9;
 
-// Column vectors side by side for R rows. (More than a panel's gains nothing: one row waits for memory, and a wider block leaves
+// Column vectors side by side for R rows. (With AVX-512 more than a panel's gains nothing: one row waits for memory, and a wider block leaves
 // more of a thread's share without anybody having asked for it.)
 constexpr int quant_vectors_for(int rows) { return rows <= kQuantMaxRows / 2 ? kVectorsPerPanel : 1; }
 

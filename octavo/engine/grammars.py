@@ -58,4 +58,4 @@ async def warm_up_grammars(engine: AsyncLLM) -> None:
     if grammars is not None:
         await asyncio.get_running_loop().run_in_executor(None, grammars.warm_up)
         engine.engine_core.attach()
-        engine.engine_core.load_vocabulary(grammars.packed_vocabulary())
+        grammars.send_vocabulary(engine.engine_core.load_vocabulary)

@@ -43,7 +43,6 @@ class LLMEngine:
             default_reasoning(config, tokenizer),
             self.grammars,
         )
-        self._has_sent_vocabulary = False
         self._output_processor = OutputProcessor(tokenizer, self.metrics, tracer_of(config))
         self.engine_core = client
 
@@ -103,9 +102,8 @@ class LLMEngine:
 
     def add_processed(self, processed: ProcessedRequest) -> None:
         """Queue a checked request. Text state first: the core must never answer for a request unknown here."""
-        if processed.request.grammar is not None and not self._has_sent_vocabulary and self.grammars is not None:
-            self.engine_core.load_vocabulary(self.grammars.packed_vocabulary())
-            self._has_sent_vocabulary = True
+        if processed.request.grammar is not None and self.grammars is not None:
+            self.grammars.send_vocabulary(self.engine_core.load_vocabulary)
         sequences = self._output_processor.add_request(processed.request, processed.external_id, processed.prompt)
         try:
             for sequence in sequences:

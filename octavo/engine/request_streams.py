@@ -39,7 +39,6 @@ class RequestStreams:
         self._drained = asyncio.Event()
         self._drained.set()
         self._grammars = grammars
-        self._has_sent_vocabulary = False
 
     @property
     def num_unfinished(self) -> int:
@@ -66,8 +65,8 @@ class RequestStreams:
             processed.request, processed.external_id, processed.prompt, collector, trace_headers
         )
         collector.internal_ids = [sequence.request_id for sequence in sequences]
-        if processed.request.grammar is not None:
-            self._send_vocabulary()
+        if processed.request.grammar is not None and self._grammars is not None:
+            self._grammars.send_vocabulary(self.client.load_vocabulary)
         self._drained.clear()
         try:
             for sequence in sequences:
@@ -76,12 +75,6 @@ class RequestStreams:
             self.abort(collector.internal_ids)
             raise
         return collector
-
-    def _send_vocabulary(self) -> None:
-        """Give the core what grammars need, unless it has it."""
-        if self._grammars is not None and not self._has_sent_vocabulary:
-            self.client.load_vocabulary(self._grammars.packed_vocabulary())
-            self._has_sent_vocabulary = True
 
     def abort(self, internal_ids: Sequence[str]) -> None:
         """End these sequences; ended ones are ignored."""

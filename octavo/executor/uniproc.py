@@ -17,7 +17,7 @@ from octavo.worker.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The output of a forward that has ended. A Future would cost a tenth of a millisecond a step, in locks alone."""
+    """The output of a forward that has ended. A Future costs about 0.2 ms a step: locks, on cold caches."""
 
     output: ModelRunnerOutput | None
 

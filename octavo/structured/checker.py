@@ -44,6 +44,7 @@ class GrammarChecker:
         self._packed: bytes | None = None
         self._pool: CompilerPool | None = None
         self._is_closed = False
+        self._is_vocabulary_sent = False  # only the thread that feeds the core looks at it
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
         self._kept_bytes = 0
         self._kept_until: dict[bytes, float] = {}  # of verdicts that are not lasting, by `time.monotonic`
@@ -69,8 +70,13 @@ class GrammarChecker:
         """Read the vocabulary and start a process."""
         self._compilers().warm_up()
 
-    def packed_vocabulary(self) -> bytes:
-        """Return the vocabulary for the core; see Vocabulary.pack."""
+    def send_vocabulary(self, send: Callable[[bytes], None]) -> None:
+        """Give the engine's core the vocabulary (see Vocabulary.pack), which it needs before any grammar; only once."""
+        if not self._is_vocabulary_sent:
+            send(self._packed_vocabulary())
+            self._is_vocabulary_sent = True
+
+    def _packed_vocabulary(self) -> bytes:
         with self._lock:
             if self._packed is None:
                 self._packed = self._read_vocabulary().pack()
@@ -85,7 +91,7 @@ class GrammarChecker:
             pool.close()
 
     def _compilers(self) -> CompilerPool:
-        vocabulary = self.packed_vocabulary()
+        vocabulary = self._packed_vocabulary()
         with self._lock:
             if self._is_closed:
                 raise EngineDeadError("the engine was shut down")
