@@ -175,12 +175,33 @@ class Ops(Protocol):
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        alibi_slopes: Float | None = None,
+        sinks: Float | None = None,
     ) -> Float:
         """Causal attention of query [T, Q, D] over the cache; result [T, Q * D]. Q is a multiple of K.
 
-        score = scale * q.k; with softcap c: c * tanh(score / c); a query at position p sees keys
-        max(0, p - sliding_window + 1) .. p. Keys are walked in fixed partitions counted from position 0, so that
-        neither chunk borders nor other rows change a bit of the result.
+        score = scale * q.k; with softcap c: c * tanh(score / c); with alibi_slopes [Q]: score - slope * (p - key), for
+        a query at position p, which sees keys max(0, p - sliding_window + 1) .. p. sinks [Q]: a head's sink takes part
+        in the softmax as one more score, whose value is zero. Keys are walked in fixed partitions counted from position
+        0, so that neither chunk borders nor other rows change a bit of the result.
+        """
+        ...
+
+    def encoder_attention(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        query_start: Int,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Float:
+        """Attention in both directions within packed sequences, without a cache; result [T, Q * D].
+
+        query [T, Q, D]; key, value [T, K, D]; Q is a multiple of K. query_start [R+1] int32: sequence r is the tokens
+        query_start[r] .. query_start[r+1] - 1. A token sees all tokens of its sequence, or with sliding_window those
+        whose distance from it is less than that (itself and sliding_window - 1 on either side). score = scale * q.k;
+        partitions as in paged_attention.
         """
         ...
 

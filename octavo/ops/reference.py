@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,9 +183,14 @@ class ReferenceOps:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        alibi_slopes: Float | None = None,
+        sinks: Float | None = None,
     ) -> Float:
         _check_attention(query, cache, metadata, sliding_window)
         num_tokens, num_heads, head_dim = query.shape
+        for name, per_head in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+            if per_head is not None:
+                check_array(name, per_head, (num_heads,))
         result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
         starts = metadata.query_start.tolist()
         for row, seq_len in enumerate(metadata.seq_lens.tolist()):
@@ -194,10 +200,43 @@ class ReferenceOps:
             num_blocks = -(-seq_len // cache_sizes(cache).block_size)
             keys, values = kv_layout.gather(cache, metadata.block_table[row, :num_blocks])
             key, value = keys[:, :seq_len], values[:, :seq_len]
-            positions = np.arange(seq_len - (end - start), seq_len)
-            visible = _visible_keys(positions, seq_len, sliding_window)
-            out = _attend(query[start:end], key, value, visible, scale, softcap)
-            result[start:end] = out.reshape(end - start, -1)
+            distance = _distances(np.arange(seq_len - (end - start), seq_len), seq_len)
+            visible = distance >= 0
+            if sliding_window is not None:
+                visible &= distance < sliding_window
+            scores = _scores(query[start:end], key, scale)
+            if softcap is not None:
+                scores = _softcap(scores, softcap)
+            if alibi_slopes is not None:
+                scores -= alibi_slopes[:, None, None] * distance.astype(np.float32)
+            result[start:end] = _attend(scores, value, visible, sinks).reshape(end - start, -1)
+        return result
+
+    def encoder_attention(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        query_start: Int,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Float:
+        num_tokens, num_heads, head_dim = query.shape
+        check_array("query", query, (None, None, None))
+        check_array("key", key, (num_tokens, None, head_dim))
+        check_array("value", value, key.shape)
+        check_array("query_start", query_start, (None,), np.int32)
+        _check_heads(num_heads, key.shape[1], sliding_window)
+        _check_query_start(query_start, num_tokens)
+        result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
+        for start, end in pairwise(query_start.tolist()):
+            if start == end:
+                continue
+            distance = np.abs(_distances(np.arange(end - start), end - start))
+            visible = distance < (end - start if sliding_window is None else sliding_window)
+            keys, values = key[start:end].swapaxes(0, 1), value[start:end].swapaxes(0, 1)
+            scores = _scores(query[start:end], keys, scale)
+            result[start:end] = _attend(scores, values, visible, None).reshape(end - start, -1)
         return result
 
     # -- sampling --------------------------------------------------------------------------------------------------
@@ -275,42 +314,60 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Float], Float]] = {
 def _check_attention(query: Float, cache: KVCache, metadata: AttentionMetadata, sliding_window: int | None) -> None:
     num_blocks, num_kv_heads, block_size, head_dim = cache_sizes(cache)
     check_array("query", query, (None, None, head_dim))
-    if query.shape[1] % num_kv_heads:
-        raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {query.shape[1]}")
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window must be at least 1, got {sliding_window}")
+    _check_heads(query.shape[1], num_kv_heads, sliding_window)
     num_rows = metadata.seq_lens.shape[0]
     check_array("seq_lens", metadata.seq_lens, (None,), np.int32)
     check_array("query_start", metadata.query_start, (num_rows + 1,), np.int32)
     check_array("block_table", metadata.block_table, (num_rows, None), np.int32)
     check_range("block_table", metadata.block_table, num_blocks)
     check_range("seq_lens", metadata.seq_lens, metadata.block_table.shape[1] * block_size + 1)
-    query_lens = np.diff(metadata.query_start)
-    if metadata.query_start[0] != 0 or metadata.query_start[-1] != query.shape[0] or (query_lens < 0).any():
-        raise ValueError(f"query_start must rise from 0 to {query.shape[0]}, got {metadata.query_start.tolist()}")
-    if (query_lens > metadata.seq_lens).any():
+    _check_query_start(metadata.query_start, query.shape[0])
+    if (np.diff(metadata.query_start) > metadata.seq_lens).any():
         raise ValueError("seq_lens must count the step's own tokens: a row has more queries than keys")
 
 
-def _visible_keys(positions: NDArray[np.int64], seq_len: int, sliding_window: int | None) -> NDArray[np.bool_]:
-    """Return [queries, seq_len]: may the query at this position see this key?"""
-    distance = positions[:, None] - np.arange(seq_len)[None, :]
-    visible: NDArray[np.bool_] = distance >= 0
-    return visible if sliding_window is None else visible & (distance < sliding_window)
+def _check_heads(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {num_heads}")
+    if sliding_window is not None and sliding_window < 1:
+        raise ValueError(f"sliding_window must be at least 1, got {sliding_window}")
 
 
-def _attend(
-    query: Float, key: Float, value: Float, visible: NDArray[np.bool_], scale: float, softcap: float | None
-) -> Float:
-    """Attend with query [n, Q, D] over key and value [K, L, D] where visible [n, L]; return [n, Q, D]."""
-    queries_per_kv = query.shape[1] // key.shape[0]
-    key, value = np.repeat(key, queries_per_kv, axis=0), np.repeat(value, queries_per_kv, axis=0)  # [Q, L, D]
-    scores = query.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * np.float32(scale)  # [Q, n, L]
-    if softcap is not None:
-        scores = _softcap(scores, softcap)
+def _check_query_start(query_start: Int, num_tokens: int) -> None:
+    if (
+        len(query_start) == 0
+        or query_start[0] != 0
+        or query_start[-1] != num_tokens
+        or (np.diff(query_start) < 0).any()
+    ):
+        raise ValueError(f"query_start must rise from 0 to {num_tokens}, got {query_start.tolist()}")
+
+
+def _distances(positions: NDArray[np.int64], num_keys: int) -> NDArray[np.int64]:
+    """Return [queries, num_keys]: how far before the query at this position the key is."""
+    distances: NDArray[np.int64] = positions[:, None] - np.arange(num_keys)[None, :]
+    return distances
+
+
+def _scores(query: Float, key: Float, scale: float) -> Float:
+    """query [n, Q, D], key [K, L, D]; return scale * q.k as [Q, n, L]."""
+    key = np.repeat(key, query.shape[1] // key.shape[0], axis=0)
+    scores: Float = query.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * np.float32(scale)
+    return scores
+
+
+def _attend(scores: Float, value: Float, visible: NDArray[np.bool_], sinks: Float | None) -> Float:
+    """Weigh value [K, L, D] by the softmax of scores [Q, n, L] where visible [n, L]; return [n, Q, D]."""
+    value = np.repeat(value, scores.shape[0] // value.shape[0], axis=0)  # [Q, L, D]
     scores = np.where(visible, scores, np.float32(-np.inf))
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks[:, None, None])
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(sinks[:, None, None] - largest)
+    weights /= total
     # A page that the window has left may hold anything, NaN too: 0 * NaN must not reach the sum.
     seen: NDArray[np.bool_] = np.logical_or.reduce(visible, axis=0)
     attended: Float = weights @ np.where(seen[:, None], value, np.float32(0))
