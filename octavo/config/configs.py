@@ -85,18 +85,32 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How many processes and in what arrangement."""
+    """How many processes and in what arrangement.
+
+    distributed_executor_backend: uni, mp, ray, external_launcher, or module:Class of an Executor
+    worker_cls, worker_extension_cls: module.Class
+    step_timeout_s: a worker that takes longer for a step hangs; None: it may take any time
+    """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
     distributed_executor_backend: str = "uni"
     worker_cls: str | None = None
     worker_extension_cls: str | None = None
+    step_timeout_s: float | None = None
 
     @property
     def world_size(self) -> int:
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        """Workers of one engine; decode context parallelism reuses those of tensor parallelism."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
+
+    @property
+    def output_rank(self) -> int:
+        """The worker whose results count: the first of the last pipeline stage."""
+        return self.world_size - self.tensor_parallel_size * self.prefill_context_parallel_size
 
 
 @dataclass(frozen=True)

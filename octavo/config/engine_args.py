@@ -93,8 +93,12 @@ class EngineArgs(metaclass=_KnownOptions):
     tensor_parallel_size: int = _option(1, "processes that share each layer")
     pipeline_parallel_size: int = _option(1, "processes that share the layers")
     data_parallel_size: int = _option(1, "engine replicas")
-    distributed_executor_backend: str | None = _option(None, "how workers run", ("uni",))
-    worker_cls: str | None = _option(None, "module.Class of another worker", in_cli=False)
+    decode_context_parallel_size: int = _option(1, "tensor-parallel processes that share the KV cache of a sequence")
+    prefill_context_parallel_size: int = _option(1, "processes that share a prompt")
+    distributed_executor_backend: str | type[Any] | None = _option(
+        None, "how workers run: uni, mp, ray, external_launcher or module.Class (uni for one worker, mp for several)"
+    )
+    worker_cls: str | None = _option(None, "module.Class of another worker; auto: Octavo's", in_cli=False)
     worker_extension_cls: str | None = _option(None, "module.Class mixed into the worker for collective_rpc")
     kv_events_config: dict[str, Any] | None = _option(None, 'JSON object; {"enable_kv_cache_events": true}')
     structured_outputs_config: dict[str, Any] | None = _option(
@@ -169,8 +173,6 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "disable_sliding_window": ((False,), "sliding windows are always honoured"),
     "max_num_queued_reqs": ((None,), "admission limits come with the server"),
     "max_num_queued_tokens": ((None,), "admission limits come with the server"),
-    "decode_context_parallel_size": ((1,), "context parallelism is not built"),
-    "prefill_context_parallel_size": ((1,), "context parallelism is not built"),
     "hf_config_path": ((None,), "the configuration is read from the model's folder"),
     "io_processor_plugin": ((None,), "plug-ins for inputs are not built"),
     "renderer_num_workers": ((1,), "one process renders prompts"),
@@ -186,7 +188,10 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "data_parallel_rank": ((None,), "data parallelism is not built"),
     "enable_eplb": ((False,), "mixture-of-experts models are not built"),
     "enable_dbo": ((False,), "there is one batch at a time"),
-    "nnodes": ((1,), "engines on several machines are not built"),
+    "nnodes": ((1,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),
+    "node_rank": ((0,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),
+    "master_addr": ((None, "127.0.0.1"), "torchrun and Ray say where the ranks meet"),
+    "master_port": ((None, 29501), "torchrun and Ray say where the ranks meet"),
     "max_loras": ((None, 1), "LoRA adapters are not built"),
     "max_lora_rank": ((None, 16), "LoRA adapters are not built"),
     "max_cpu_loras": ((None,), "LoRA adapters are not built"),

@@ -119,7 +119,7 @@ def add_flag(
 def _parser_of(hint: Any) -> Callable[[str], Any] | None:
     """Return what turns a flag's text into a field of this type; None for a switch."""
     members = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
-    members.discard(type(None))
+    members -= {type(None), type[Any]}  # a class has no flag but its name
     if len(members) > 1:
         return whole_number_or_text
     member = members.pop()

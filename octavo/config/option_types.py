@@ -94,6 +94,7 @@ _CONVERTERS: Mapping[Any, Any] = {
     str: _as_text,
     dict: _as_mapping,
     list: _as_list,
+    type: lambda value: value if isinstance(value, type) else None,
     types.NoneType: lambda value: None,
 }
 _NAMES: Mapping[Any, str] = {
@@ -103,5 +104,6 @@ _NAMES: Mapping[Any, str] = {
     str: "text",
     dict: "a mapping with text keys",
     list: "a list",
+    type: "a class",
     types.NoneType: "None",
 }

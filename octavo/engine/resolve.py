@@ -20,12 +20,12 @@ from octavo.config import (
     ModelConfig,
     ObservabilityConfig,
     OctavoConfig,
-    ParallelConfig,
     SchedulerConfig,
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
 from octavo.engine.grammars import structured_outputs_config
+from octavo.engine.parallel import parallel_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -91,7 +91,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
         scheduler=_scheduler_config(args, max_model_len),
-        parallel=_parallel_config(args),
+        parallel=parallel_config(args),
         load=load,
         observability=_observability_config(args),
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
@@ -342,13 +342,6 @@ def _threshold(wish: int | None, budget: int) -> int:
     if wish < 0:
         raise ConfigError(f"long_prefill_token_threshold must be at least 0, got {wish}")
     return wish
-
-
-def _parallel_config(args: EngineArgs) -> ParallelConfig:
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if getattr(args, name) != 1:
-            raise UnsupportedError(f"{name}={getattr(args, name)} is not supported: one process computes; use 1")
-    return ParallelConfig(worker_cls=args.worker_cls, worker_extension_cls=args.worker_extension_cls)
 
 
 def _observability_config(args: EngineArgs) -> ObservabilityConfig:

@@ -1,0 +1,48 @@
+"""How many processes compute and where they run: the rules of ParallelConfig. `resolve` asks; nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.config import EngineArgs, ParallelConfig
+from octavo.errors import ConfigError, UnsupportedError
+
+_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+    "prefill_context_parallel_size",
+)
+# A worker that hangs is named by its executor before the front end gives the whole core up.
+_STEP_TIMEOUT_SHARE = 0.8
+
+
+def parallel_config(args: EngineArgs) -> ParallelConfig:
+    """Decide sizes and the executor; raises ConfigError for sizes that fit no executor, UnsupportedError."""
+    sizes = {name: getattr(args, name) for name in _SIZES}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"{name} must be a positive integer, got {size}")
+        if size != 1:
+            raise UnsupportedError(f"{name}={size} is not supported: one process computes; use 1")
+    config = ParallelConfig(
+        **sizes,
+        worker_cls=None if args.worker_cls == "auto" else args.worker_cls,
+        worker_extension_cls=args.worker_extension_cls or None,
+        step_timeout_s=args.step_timeout_s * _STEP_TIMEOUT_SHARE or None,
+    )
+    return replace(config, distributed_executor_backend=_executor_backend(args, config.world_size))
+
+
+def _executor_backend(args: EngineArgs, world_size: int) -> str:
+    wish = args.distributed_executor_backend
+    if wish is None:
+        return "uni" if world_size == 1 else "mp"
+    if isinstance(wish, type):
+        return f"{wish.__module__}:{wish.__qualname__}"
+    if wish == "uni" and world_size > 1:
+        raise ConfigError(
+            f"distributed_executor_backend='uni' runs one worker, but the sizes ask for {world_size}; leave it out"
+        )
+    return wish
