@@ -6,7 +6,6 @@ need (masks, token counts) is an object of that row. `features` tells which rows
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +19,8 @@ from octavo.types.step import NewRequestData
 Rows = NDArray[np.intp]
 
 
-class Feature(enum.IntFlag):
-    """What a row needs beyond the argmax of its logits."""
+class Feature:
+    """Bits for what a row needs beyond the argmax of its logits. Plain integers: an IntFlag's operators are slow."""
 
     RANDOM = 1  # draws; a greedy row, or one with top_k=1, takes the argmax
     EDITS = 2  # has row processors
@@ -88,7 +87,7 @@ class SamplingRows:
         self.presence[row] = params.presence_penalty
         wanted = params.logprobs or 0
         self.num_logprobs[row] = self._vocab_size if wanted == -1 else wanted
-        features = Feature.TRACKED if track else Feature(0)
+        features = Feature.TRACKED if track else 0
         if not params.is_greedy and params.top_k != 1:
             features |= Feature.RANDOM
         if params.num_logprobs is not None:
@@ -118,7 +117,10 @@ class SamplingRows:
     def record(self, rows: Rows, token_ids: NDArray[np.int32], features: NDArray[np.uint8]) -> None:
         """Append one sampled token to each row; features: [N], those of the rows."""
         self.num_tokens[rows] += 1
-        for i in np.flatnonzero(features & Feature.TRACKED).tolist():
+        tracked = features & Feature.TRACKED
+        if not tracked.any():
+            return
+        for i in np.flatnonzero(tracked).tolist():
             row, token_id = int(rows[i]), int(token_ids[i])
             state = self.states[row]
             state.output_ids.append(token_id)
@@ -133,5 +135,5 @@ class SamplingRows:
             if isinstance(processor, MinTokens) and processor.is_over(num_output_tokens):
                 state.processors.remove(processor)
                 if not state.processors and not state.late_processors:
-                    self.features[row] &= ~Feature.EDITS
+                    self.features[row] ^= Feature.EDITS
                 return

@@ -20,7 +20,7 @@ from octavo.sampling import philox
 from octavo.sampling.custom_processors import CustomProcessors, LogitsProcessor
 from octavo.sampling.logprobs import chosen_logprobs, top_logprobs
 from octavo.sampling.row_processors import RowProcessor
-from octavo.sampling.rows import Feature, SamplingRows
+from octavo.sampling.rows import Feature, Rows, SamplingRows
 from octavo.types.messages import PackedLogprobs
 from octavo.types.request import NO_TOKEN_LEFT
 from octavo.types.step import NewRequestData
@@ -56,7 +56,7 @@ class _Batch:
         self.alive[index] = False
         self.failures.setdefault(index, reason)
 
-    def having(self, feature: Feature) -> list[int]:
+    def having(self, feature: int) -> list[int]:
         """Return the indices of living rows that have any of the features."""
         return np.flatnonzero(((self.features & feature) != 0) & self.alive).tolist()
 
@@ -102,7 +102,7 @@ class Sampler:
             self._custom.remove(row)
 
     def sample(
-        self, logits: Float, rows: Sequence[int], grammar_bitmask: NDArray[np.int32] | None = None
+        self, logits: Float, rows: Sequence[int] | Rows, grammar_bitmask: NDArray[np.int32] | None = None
     ) -> SamplerOutput:
         """Sample one token for each row and remember it.
 

@@ -38,15 +38,20 @@ def build_inputs(
     """Flatten the scheduled tokens of all requests into one batch."""
     request_ids = list(num_scheduled_tokens)
     num_requests = len(request_ids)
-    row_index = np.fromiter(map(rows.row, request_ids), np.intp, num_requests)
-    counts = np.fromiter(num_scheduled_tokens.values(), np.int32, num_requests)
-    query_start = np.zeros(num_requests + 1, np.int32)
-    np.cumsum(counts, out=query_start[1:])
+    row_index = rows.index(request_ids)
     computed = rows.num_computed_tokens[row_index]
-    seq_lens = computed + counts
-    token_rows = np.repeat(row_index, counts)
-    # position = computed + (index in the batch - start of the request)
-    positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(computed - query_start[:-1], counts)
+    if sum(num_scheduled_tokens.values()) == num_requests:  # nearly every step: one token each
+        query_start = np.arange(num_requests + 1, dtype=np.int32)
+        seq_lens = computed + np.int32(1)
+        token_rows, positions = row_index, computed
+    else:
+        counts = np.fromiter(num_scheduled_tokens.values(), np.int32, num_requests)
+        query_start = np.zeros(num_requests + 1, np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        seq_lens = computed + counts
+        token_rows = np.repeat(row_index, counts)
+        # position = computed + (index in the batch - start of the request)
+        positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(computed - query_start[:-1], counts)
     max_seq_len = int(seq_lens.max())
     metadata = [
         AttentionMetadata(

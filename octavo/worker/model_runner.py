@@ -135,8 +135,10 @@ class ModelRunner:
             return ModelRunnerOutput()
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
         sampling = np.flatnonzero(inputs.samples)
-        last_tokens = inputs.query_start[1:][sampling] - 1
-        output_rows = np.concatenate([last_tokens, self._prompt_logprobs.plan(inputs, self._rows)])
+        output_rows = inputs.query_start[1:][sampling] - 1  # the last token of each
+        prompt_tokens = self._prompt_logprobs.plan(inputs, self._rows)
+        if len(prompt_tokens):
+            output_rows = np.concatenate([output_rows, prompt_tokens])
         hidden = self._bound.forward(ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata))
         self._executed = (inputs, sampling, hidden)
         return None
@@ -156,10 +158,10 @@ class ModelRunner:
     ) -> ModelRunnerOutput:
         logits = self._bound.logits(hidden[: len(sampling)])
         rows = inputs.rows[sampling]
-        request_ids = [inputs.request_ids[i] for i in sampling]
+        request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids)
-        sampled = self._sampler.sample(logits, rows.tolist(), bitmask)
-        self._rows.append_tokens(rows, np.asarray(sampled.token_ids, np.int32))
+        sampled = self._sampler.sample(logits, rows, bitmask)
+        self._rows.append_tokens(rows, sampled.token_ids)
         logprobs: dict[str, PackedLogprobs] = {request_ids[i]: packed for i, packed in sampled.logprobs.items()}
         failures = {request_ids[i]: text for i, text in sampled.failures.items()}
         token_ids = {

@@ -39,6 +39,10 @@ class RequestRows:
     def row(self, request_id: str) -> int:
         return self._row_of[request_id]
 
+    def index(self, request_ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return the row of each request."""
+        return np.fromiter(map(self._row_of.__getitem__, request_ids), np.intp, len(request_ids))
+
     def add(self, request: NewRequestData) -> int:
         """Give the request a row and copy its tokens."""
         assert request.request_id not in self._row_of, f"request {request.request_id} already has a row"
@@ -59,12 +63,14 @@ class RequestRows:
 
     def set_computed(self, request_ids: Sequence[str], num_computed_tokens: Sequence[int]) -> None:
         """Note how many tokens of each request are computed: the scheduler counts, since it may take drafts back."""
-        rows = np.fromiter(map(self.row, request_ids), np.intp, len(request_ids))
-        self.num_computed_tokens[rows] = num_computed_tokens
+        self.num_computed_tokens[self.index(request_ids)] = num_computed_tokens
 
-    def append_tokens(self, rows: NDArray[np.intp], token_ids: NDArray[np.int32]) -> None:
+    def append_tokens(self, rows: NDArray[np.intp], token_ids: Sequence[int]) -> None:
         """Append one sampled token to each of the rows. A full row keeps no more: that token never runs."""
         ends = self.num_tokens[rows]
+        self.num_tokens[rows] = ends + np.int32(1)
         fits = ends < self.token_ids.shape[1]
-        self.token_ids[rows[fits], ends[fits]] = token_ids[fits]
-        self.num_tokens[rows] += 1
+        if fits.all():
+            self.token_ids[rows, ends] = token_ids
+        else:
+            self.token_ids[rows[fits], ends[fits]] = np.asarray(token_ids, np.int32)[fits]
