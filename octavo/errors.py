@@ -8,6 +8,7 @@ OctavoError
 ├── UnsupportedError (NotImplementedError)  known to vLLM or the format, but not built here
 ├── RequestFailedError (RuntimeError)    a request was accepted and then failed (NaN logits, ...)
 └── EngineDeadError (RuntimeError)       the engine cannot serve any request any more
+    └── PeerLostError                    a process that computes the same model is gone or hangs
 
 Messages name what was expected, what came, and the way out.
 """
@@ -52,3 +53,7 @@ class RequestFailedError(OctavoError, RuntimeError):
 
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine has died and serves no request any more."""
+
+
+class PeerLostError(EngineDeadError):
+    """A process that computes the same model has died, hangs or gave up: nothing can be computed without it."""

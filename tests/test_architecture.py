@@ -25,10 +25,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("envs",),
     ("log",),
     ("utils",),
-    ("_native",),  # the compiled extension; only ops/ may import it
+    ("_native",),  # the compiled extension; only ops/ and distributed/ may import it
     ("types", "config"),
     ("platforms", "loader", "metrics"),
-    ("tokenizers", "distributed", "ops"),
+    ("tokenizers", "distributed"),
+    ("ops",),
     ("attention", "quantization", "sampling", "structured", "parsing", "kv_cache", "kv_transfer", "multimodal"),
     ("layers", "scheduler"),
     ("models", "lora"),
@@ -44,7 +45,7 @@ ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packa
 # Import name -> the distribution in pyproject.toml that brings it, where they are not called alike.
 DISTRIBUTION_OF = {"huggingface_hub": "huggingface-hub", "zmq": "pyzmq", "yaml": "pyyaml"}
 # Import name -> the extra that brings it: imported inside functions only, where the option that needs it is used.
-EXTRA_OF = {"opentelemetry": "otel", "xgrammar": "xgrammar"}
+EXTRA_OF = {"opentelemetry": "otel", "xgrammar": "xgrammar", "torch": "distributed"}
 ARRAY_FREE = ("scheduler", "kv_cache")  # bookkeeping: no NumPy, no ops
 
 MAX_MODULE_LINES = 400
@@ -151,14 +152,14 @@ def test_the_import_check_sees_every_form() -> None:
     }
 
 
-def test_only_ops_imports_the_native_extension() -> None:
+def test_only_ops_and_distributed_import_the_native_extension() -> None:
     importers = {
         package_of(path)
         for path, tree in TREES.items()
         for _, name in imports_of(path, tree)
         if target_package(name) == "_native"
     }
-    assert importers <= {"ops"}
+    assert importers <= {"ops", "distributed"}
 
 
 def test_third_party_imports_are_the_declared_dependencies() -> None:

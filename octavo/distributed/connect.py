@@ -1,0 +1,45 @@
+"""A worker's place -> its groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.distributed.group import Group, SoloGroup
+from octavo.distributed.place import WorkerPlace
+
+
+@dataclass(frozen=True)
+class WorkerGroups:
+    """Whom a worker computes with. tensor: those of its stage; pipeline: those of the other stages, in order."""
+
+    tensor: Group
+    pipeline: Group
+
+    def abort(self) -> None:
+        """Tell all others that this worker cannot go on."""
+        self.tensor.abort()
+        self.pipeline.abort()
+
+    def close(self) -> None:
+        self.tensor.close()
+        self.pipeline.close()
+
+
+def connect(place: WorkerPlace) -> WorkerGroups:
+    """Meet the others at the place's address; returns when all are there. Raises PeerLostError, ConfigError."""
+    return WorkerGroups(
+        tensor=_connect(place, f"tp{place.pp_rank}", place.tp_rank, place.tp_size),
+        pipeline=_connect(place, f"pp{place.tp_rank}", place.pp_rank, place.pp_size),
+    )
+
+
+def _connect(place: WorkerPlace, name: str, rank: int, size: int) -> Group:
+    if size == 1:
+        return SoloGroup()
+    if place.address.startswith("shm:"):
+        from octavo.distributed.shared_memory import SharedMemoryGroup
+
+        return SharedMemoryGroup(place.address, name, rank, size, place.timeout_s)
+    from octavo.distributed.torch_group import TorchGroup
+
+    return TorchGroup(place, name)
