@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from octavo import errors
 from octavo.config import EngineArgs
-from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, OctavoError, UnsupportedError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.types.messages import EngineCoreOutputs
+from octavo.types.raised_error import RaisedError
 from octavo.types.request import EngineCoreRequest
 
 # -- front end to core -------------------------------------------------------------------------------------------------
@@ -54,14 +54,6 @@ class StopCore(msgspec.Struct, array_like=True, tag=4):
 CoreMessage = AddRequest | AbortRequests | CallCore | StopCore
 
 # -- core to front end: notes, which arrive even if their sender dies at once ------------------------------------------
-
-
-class RaisedError(msgspec.Struct, array_like=True):
-    """An exception as data: the name of its class, its text, and the parameter of an InvalidRequestError."""
-
-    kind: str
-    text: str
-    parameter: str | None = None
 
 
 class CoreReady(msgspec.Struct, array_like=True, tag=1):
@@ -144,7 +136,7 @@ def decode_start(data: bytes) -> StartCore:
     return _start_decoder.decode(data)
 
 
-# -- options and errors as data ----------------------------------------------------------------------------------------
+# -- options as data ---------------------------------------------------------------------------------------------------
 
 
 def options_as_data(args: EngineArgs) -> dict[str, Any]:
@@ -167,23 +159,6 @@ def _as_data(value: object) -> str:
             raise TypeError(f"{value.__qualname__} must be defined in a module that the process can import")
         return f"{value.__module__}:{value.__qualname__}"
     raise TypeError(f"{type(value).__name__} is not plain data")
-
-
-def error_as_data(error: BaseException) -> RaisedError:
-    """Return what is needed to raise the error in another process."""
-    parameter = error.parameter if isinstance(error, InvalidRequestError) else None
-    text = str(error) if isinstance(error, OctavoError) else f"{type(error).__name__}: {error}"
-    return RaisedError(type(error).__name__, text, parameter)
-
-
-def error_from_data(raised: RaisedError) -> OctavoError:
-    """Return one of our own errors as the class it was; anything else as an EngineDeadError that names it."""
-    kind = getattr(errors, raised.kind, None)
-    if kind is InvalidRequestError:
-        return InvalidRequestError(raised.text, raised.parameter)
-    if isinstance(kind, type) and issubclass(kind, OctavoError):
-        return kind(raised.text)
-    return EngineDeadError(raised.text)
 
 
 def call_message(call_id: int, method: str, args: tuple[Any, ...]) -> bytes:

@@ -36,19 +36,18 @@ from octavo.engine.core_messages import (
     CoreReady,
     FrontMessage,
     Note,
-    RaisedError,
     StartCore,
     StartFailed,
     StepDone,
     decode_core_message,
     decode_start,
     encode,
-    error_as_data,
 )
 from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.raised_error import RaisedError, error_as_data
 from octavo.types.request import FinishReason
 from octavo.types.step import SchedulerOutput
 from octavo.utils.frames import receive_frame, send_frame

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.engine.core_messages import CallResult, call_message, error_from_data
+from octavo.engine.core_messages import CallResult, call_message
 from octavo.errors import RequestFailedError
+from octavo.types.raised_error import error_from_data
 
 
 @dataclass(slots=True)
@@ -73,6 +74,38 @@ class PendingCalls:
         for call in self._calls.values():
             _fail(call, error)
         self._calls.clear()
+
+
+class StandingOrders:
+    """What calls have brought a core into and a new one must be told: pause, sleep, the vocabulary."""
+
+    def __init__(self) -> None:
+        self._is_paused = False
+        self._sleep_level = 0
+        self._vocabulary: bytes | None = None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the core is to compute nothing."""
+        return self._is_paused or self._sleep_level > 0
+
+    def note(self, method: str, args: tuple[Any, ...]) -> None:
+        """Take a call that is made now."""
+        if method in ("pause", "resume"):
+            self._is_paused = method == "pause"
+        elif method == "load_vocabulary":
+            self._vocabulary = args[0]
+        elif method in ("sleep", "wake_up"):
+            self._sleep_level = args[0] if method == "sleep" else 0
+
+    def messages(self, waiting: Collection[str]) -> Iterator[bytes]:
+        """Yield what a new core must be sent. waiting: methods that it will be asked for in any case"""
+        if self._vocabulary is not None and "load_vocabulary" not in waiting:
+            yield call_message(0, "load_vocabulary", (self._vocabulary,))
+        if self._sleep_level and "sleep" not in waiting:
+            yield call_message(0, "sleep", (self._sleep_level,))
+        if self._is_paused and "pause" not in waiting:
+            yield call_message(0, "pause", ())
 
 
 def _fail(call: PendingCall, error: Exception) -> None:

@@ -13,11 +13,12 @@ import zmq
 
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.engine.core_child import CoreChild
-from octavo.engine.core_messages import CoreReady, StartCore, error_from_data, options_as_data
+from octavo.engine.core_messages import CoreReady, StartCore, options_as_data
 from octavo.engine.meeting_place import MeetingPlace
 from octavo.engine.supervisor import CoreState, CoreSupervisor, RecoveryPolicy
 from octavo.errors import EngineDeadError
 from octavo.loader import catalog
+from octavo.types.raised_error import error_from_data
 
 if TYPE_CHECKING:
     from octavo.tokenizers.tokenizer import Tokenizer

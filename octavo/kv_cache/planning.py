@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from octavo.config.configs import CacheConfig
 from octavo.errors import ConfigError
 from octavo.kv_cache.managers import num_peak_blocks
@@ -171,7 +173,7 @@ def _unify_page_sizes(specs: Mapping[str, KVCacheSpec]) -> dict[str, KVCacheSpec
     if any(largest % spec.page_size_bytes for spec in specs.values()):
         return None
     return {
-        name: replace(spec, block_size=spec.block_size * (largest // spec.page_size_bytes))
+        name: msgspec.structs.replace(spec, block_size=spec.block_size * (largest // spec.page_size_bytes))
         for name, spec in specs.items()
     }
 

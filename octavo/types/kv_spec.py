@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 
-@dataclass(frozen=True)
-class FullAttentionSpec:
+
+class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """A layer whose queries see every earlier key. A page holds one block's keys and values."""
 
     block_size: int  # tokens
@@ -20,8 +21,7 @@ class FullAttentionSpec:
         return 2 * self.block_size * self.num_kv_heads * head_bytes
 
 
-@dataclass(frozen=True)
-class SlidingWindowSpec(FullAttentionSpec):
+class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     """A layer whose query at position p sees keys p - sliding_window + 1 .. p."""
 
     sliding_window: int = 0

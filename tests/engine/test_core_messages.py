@@ -27,6 +27,7 @@ from octavo.types.messages import (
     EngineCoreOutputs,
     PackedLogprobs,
 )
+from octavo.types.raised_error import RaisedError, error_as_data, error_from_data
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.stats import PrefixCacheStats, SchedulerStats
 from tests.invariance.workloads import random_workload
@@ -115,7 +116,7 @@ def test_other_messages_to_the_core_arrive(message):
 
 @pytest.mark.parametrize(
     "note",
-    [wire.CoreReady(8, 7, 6, 5), wire.StartFailed(wire.RaisedError("ConfigError", "no")), wire.Admitted(["a"])],
+    [wire.CoreReady(8, 7, 6, 5), wire.StartFailed(RaisedError("ConfigError", "no")), wire.Admitted(["a"])],
 )
 def test_notes_arrive(note):
     assert wire.decode_note(wire.encode(note)) == note
@@ -133,13 +134,13 @@ def test_notes_arrive(note):
     ],
 )
 def test_our_errors_are_raised_as_what_they_were(error):
-    again = wire.error_from_data(wire.error_as_data(error))
+    again = error_from_data(error_as_data(error))
     assert (type(again), str(again)) == (type(error), str(error))
     assert getattr(again, "parameter", None) == getattr(error, "parameter", None)
 
 
 def test_another_error_keeps_its_name_and_text():
-    again = wire.error_from_data(wire.error_as_data(KeyError("x")))
+    again = error_from_data(error_as_data(KeyError("x")))
     assert type(again) is EngineDeadError
     assert "KeyError: 'x'" in str(again)
 

@@ -16,7 +16,6 @@ from octavo.engine.core_messages import (
     CallResult,
     CoreFailed,
     CoreReady,
-    RaisedError,
     StartCore,
     StartFailed,
     StepDone,
@@ -26,6 +25,7 @@ from octavo.engine.core_messages import (
 from octavo.engine.supervisor import CoreState, CoreSupervisor, RecoveryPolicy
 from octavo.errors import EngineDeadError, InvalidRequestError, RequestFailedError
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.raised_error import RaisedError
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.stats import SchedulerStats
 
