@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -70,16 +71,23 @@ StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens_array, nb::h
             read_matrix<std::int32_t>(block_table, "block_table", seq_lens.size), seq_lens.size};
 }
 
+void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens) {
+    if (query_start[0] != 0 || query_start[count] != num_tokens) {
+        raise_value_error("query_start must rise from 0 to %lld, got %d .. %d", static_cast<long long>(num_tokens), query_start[0],
+                          query_start[count]);
+    }
+    for (std::int64_t row = 0; row < count; ++row) {
+        if (query_start[row + 1] >= query_start[row]) continue;
+        raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
+    }
+}
+
 void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
                 std::int64_t window) {
-    if (rows.query_start[0] != 0 || rows.query_start[rows.count] != num_tokens) {
-        raise_value_error("query_start must rise from 0 to %lld, got %d .. %d", static_cast<long long>(num_tokens),
-                          rows.query_start[0], rows.query_start[rows.count]);
-    }
+    check_query_start(rows.query_start, rows.count, num_tokens);
     for (std::int64_t row = 0; row < rows.count; ++row) {
         const std::int64_t num_queries = std::int64_t{rows.query_start[row + 1]} - rows.query_start[row];
         const std::int64_t seq_len = rows.seq_lens[row];
-        if (num_queries < 0) raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
         if (seq_len < num_queries || seq_len > rows.block_table.columns * block_size) {
             raise_value_error("seq_lens must lie between the row's queries (%lld) and its blocks (%lld of %lld keys), got %lld",
                               static_cast<long long>(num_queries), static_cast<long long>(rows.block_table.columns),
@@ -97,6 +105,13 @@ void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_
             }
         }
     }
+}
+
+std::int64_t window_or_none(std::optional<std::int64_t> sliding_window) {
+    if (sliding_window.has_value() && *sliding_window < 1) {
+        raise_value_error("sliding_window must be at least 1, got %lld", static_cast<long long>(*sliding_window));
+    }
+    return sliding_window.value_or(kNoWindow);
 }
 
 namespace {
@@ -140,7 +155,7 @@ std::vector<QueryTile> make_tiles(const AttentionCall& call) {
     return tiles;
 }
 
-AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, float* scratch) {
+AttentionShare make_share(const AttentionCall& call, const QueryTile& tile) {
     AttentionShare share;
     share.query = call.query.data + tile.first_token * call.query.stride[0] +
                   tile.head * call.heads_per_kv() * call.query.stride[1];
@@ -150,6 +165,7 @@ AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, floa
     share.num_heads = call.heads_per_kv();
     share.head_dim = call.cache.head_dim;
     share.first_position = tile.first_position;
+    share.num_keys = call.rows.seq_lens[tile.row];
     share.type = call.cache.type;
     share.keys = call.cache.keys(0, tile.head);
     share.block_stride = call.cache.block_stride;
@@ -158,8 +174,10 @@ AttentionShare make_share(const AttentionCall& call, const QueryTile& tile, floa
     share.block_table = call.rows.block_table.row(tile.row);
     share.scale = call.scale;
     share.softcap = call.softcap;
+    share.slopes = call.slopes == nullptr ? nullptr : call.slopes + tile.head * call.heads_per_kv();
     share.window = call.window;
-    share.scratch = scratch;
+    share.ahead = 0;
+    share.scratch = nullptr;
     share.next = nullptr;
     return share;
 }
@@ -168,37 +186,34 @@ AttentionState state_at(float* memory, std::int64_t num_queries) {
     return {memory, memory + num_queries, memory + 2 * num_queries};
 }
 
-void write_tile(const AttentionCall& call, const QueryTile& tile, const AttentionState& state) {
-    const std::int64_t head_dim = call.cache.head_dim;
-    const std::int64_t num_heads = call.heads_per_kv();
-    for (std::int64_t query = 0; query < tile.num_tokens * num_heads; ++query) {
-        const std::int64_t token = tile.first_token + query / num_heads;
-        const std::int64_t head = tile.head * num_heads + query % num_heads;
-        kernels().finish_attention(state.values + query * head_dim, state.sum[query], head_dim,
-                                   call.out + (token * call.query.shape[1] + head) * head_dim);
+AttentionOutput output_of(const AttentionCall& call, const QueryTile& tile) {
+    const std::int64_t first_head = tile.head * call.heads_per_kv();
+    const std::int64_t token_stride = call.query.shape[1] * call.cache.head_dim;
+    return {call.out + tile.first_token * token_stride + first_head * call.cache.head_dim, token_stride,
+            call.sinks == nullptr ? nullptr : call.sinks + first_head};
+}
+
+void write_share(const AttentionShare& share, const AttentionState& state, const AttentionOutput& output) {
+    for (std::int64_t query = 0; query < share.num_queries(); ++query) {
+        const std::int64_t token = query / share.num_heads;
+        const std::int64_t head = query % share.num_heads;
+        float sum = state.sum[query];
+        if (output.sinks != nullptr) sum += std::exp(output.sinks[head] - state.largest[query]);
+        kernels().finish_attention(state.values + query * share.head_dim, sum, share.head_dim,
+                                   output.out + token * output.token_stride + head * share.head_dim);
     }
 }
 
 // One thread walks all spans of a tile. `next`: the tile that it takes afterwards, or null.
 void attend_tile(const AttentionCall& call, const QueryTile& tile, const QueryTile* next) {
-    const std::int64_t num_queries = tile.num_tokens * call.heads_per_kv();
-    const std::int64_t head_dim = call.cache.head_dim;
-    const std::int64_t state_size = attention_state_size(num_queries, head_dim);
-    float* memory = thread_scratch(2 * state_size + attention_scratch_size(num_queries, head_dim));
-    AttentionShare share = make_share(call, tile, memory + 2 * state_size);
+    AttentionShare share = make_share(call, tile);
     AttentionShare next_share;
     if (next != nullptr) {
-        next_share = make_share(call, *next, nullptr);
+        next_share = make_share(call, *next);
         share.next = &next_share;
     }
-    const AttentionState state = state_at(memory, num_queries);
-    const AttentionState later = state_at(memory + state_size, num_queries);
-    kernels().attend_span(share, tile.first_span, state);
-    for (std::int64_t span = tile.first_span + 1; span < tile.end_span; ++span) {
-        kernels().attend_span(share, span, later);
-        kernels().merge_attention(state, later, num_queries, head_dim);
-    }
-    write_tile(call, tile, state);
+    float* memory = thread_scratch(attend_share_size(share.num_queries(), share.head_dim));
+    attend_share(share, tile.first_span, tile.end_span, output_of(call, tile), memory);
 }
 
 // Threads share the spans of a tile, for a few rows with long contexts. The states are merged in the same order as in
@@ -224,9 +239,9 @@ void attend_by_span(const AttentionCall& call, const std::vector<QueryTile>& til
     parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t index) {
         const Piece& piece = pieces[static_cast<std::size_t>(index)];
         const std::int64_t num_queries = piece.tile->num_tokens * call.heads_per_kv();
-        float* scratch = thread_scratch(attention_scratch_size(num_queries, head_dim));
-        kernels().attend_span(make_share(call, *piece.tile, scratch), piece.span,
-                              state_at(states.data() + piece.state, num_queries));
+        AttentionShare share = make_share(call, *piece.tile);
+        share.scratch = thread_scratch(attention_scratch_size(num_queries, head_dim));
+        kernels().attend_span(share, piece.span, state_at(states.data() + piece.state, num_queries));
     });
     for (std::size_t i = 0; i < tiles.size(); ++i) {
         const QueryTile& tile = tiles[i];
@@ -236,11 +251,25 @@ void attend_by_span(const AttentionCall& call, const std::vector<QueryTile>& til
         for (std::int64_t k = 1; k < tile.end_span - tile.first_span; ++k) {
             kernels().merge_attention(state, state_at(states.data() + piece[k].state, num_queries), num_queries, head_dim);
         }
-        write_tile(call, tile, state);
+        write_share(make_share(call, tile), state, output_of(call, tile));
     }
 }
 
 }  // namespace
+
+void attend_share(AttentionShare share, std::int64_t first_span, std::int64_t end_span, const AttentionOutput& output, float* memory) {
+    const std::int64_t num_queries = share.num_queries();
+    const std::int64_t state_size = attention_state_size(num_queries, share.head_dim);
+    share.scratch = memory + 2 * state_size;
+    const AttentionState state = state_at(memory, num_queries);
+    const AttentionState later = state_at(memory + state_size, num_queries);
+    kernels().attend_span(share, first_span, state);
+    for (std::int64_t span = first_span + 1; span < end_span; ++span) {
+        kernels().attend_span(share, span, later);
+        kernels().merge_attention(state, later, num_queries, share.head_dim);
+    }
+    write_share(share, state, output);
+}
 
 void run_attention(const AttentionCall& call) {
     const std::vector<QueryTile> tiles = make_tiles(call);
@@ -302,7 +331,8 @@ nb::object rope_and_store(nb::handle query_array, nb::handle key_array, nb::hand
 
 nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array,
                            nb::handle seq_lens_array, nb::handle block_table_array, float scale,
-                           std::optional<std::int64_t> sliding_window, std::optional<float> softcap) {
+                           std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
+                           std::optional<nb::object> slopes, std::optional<nb::object> sinks) {
     AttentionCall call;
     call.cache = read_cache(cache_array);
     call.query = read_tensor3(query_array, "query", kAnySize, kAnySize, call.cache.head_dim);
@@ -312,11 +342,10 @@ nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::h
                           static_cast<long long>(call.query.shape[1]));
     }
     call.rows = read_step_rows(query_start_array, seq_lens_array, block_table_array);
-    if (sliding_window.has_value() && *sliding_window < 1) {
-        raise_value_error("sliding_window must be at least 1, got %lld", static_cast<long long>(*sliding_window));
-    }
     if (softcap.has_value() && !(*softcap > 0)) raise_value_error("softcap must be positive, got %g", static_cast<double>(*softcap));
-    call.window = sliding_window.value_or(kNoWindow);
+    call.window = window_or_none(sliding_window);
+    call.slopes = slopes ? read_vector<float>(*slopes, "alibi_slopes", call.query.shape[1]).data : nullptr;
+    call.sinks = sinks ? read_vector<float>(*sinks, "sinks", call.query.shape[1]).data : nullptr;
     call.softcap = softcap.value_or(0.0f);
     call.scale = scale;
     check_rows(call.rows, num_tokens, call.cache.num_blocks, call.cache.block_size, call.window);
@@ -336,7 +365,7 @@ void bind_attention(nb::module_& m) {
           nb::arg("cos_sin"), nb::arg("cache"), nb::arg("slot_mapping"));
     m.def("paged_attention", &paged_attention, nb::arg("query"), nb::arg("cache"), nb::arg("query_start"),
           nb::arg("seq_lens"), nb::arg("block_table"), nb::arg("scale"), nb::arg("sliding_window").none(),
-          nb::arg("softcap").none());
+          nb::arg("softcap").none(), nb::arg("alibi_slopes").none(), nb::arg("sinks").none());
 }
 
 }  // namespace octavo

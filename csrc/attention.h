@@ -1,6 +1,8 @@
 // Ops on the paged key/value cache.
 #pragma once
 
+#include <optional>
+
 #include "arrays.h"
 
 namespace octavo {
@@ -16,6 +18,9 @@ struct StepRows {
 // Reads the step's rows; sizes are checked here, values by check_rows.
 StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens, nb::handle block_table);
 
+// Raises ValueError unless count + 1 numbers rise from 0 to num_tokens.
+void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens);
+
 // Raises ValueError unless the rows' queries, keys and blocks are consistent and lie within a cache of these sizes.
 void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
                 std::int64_t window);
@@ -29,10 +34,41 @@ struct AttentionCall {
     float scale;
     float softcap;        // 0: none
     std::int64_t window;  // kNoWindow: none
+    const float* slopes;  // [Q], or null
+    const float* sinks;   // [Q], or null
     float* out;           // [T, Q * D]
 
     std::int64_t heads_per_kv() const { return query.shape[1] / cache.num_kv_heads; }
 };
+
+// Attention in both directions within packed sequences.
+struct EncoderCall {
+    Tensor3<const float> query, key, value;
+    const std::int32_t* query_start;  // [num_sequences + 1]
+    std::int64_t num_sequences;
+    float scale;
+    std::int64_t window;  // a token sees those less than this away; kNoWindow: all of its sequence
+    float* out;           // [T, Q * D]
+
+    std::int64_t heads_per_kv() const { return query.shape[1] / key.shape[1]; }
+};
+
+// Where the results of a share go: out + token * token_stride + head * head_dim. sinks: of its heads, or null.
+struct AttentionOutput {
+    float* out;
+    std::int64_t token_stride;
+    const float* sinks;
+};
+
+// Floats that attend_share needs.
+constexpr std::int64_t attend_share_size(std::int64_t num_queries, std::int64_t head_dim) {
+    return 2 * attention_state_size(num_queries, head_dim) + attention_scratch_size(num_queries, head_dim);
+}
+// Computes a share in this thread, which walks the spans that it sees; `memory` becomes the share's scratch too.
+void attend_share(AttentionShare share, std::int64_t first_span, std::int64_t end_span, const AttentionOutput& output, float* memory);
+
+// Raises ValueError for a window that is there and below 1.
+std::int64_t window_or_none(std::optional<std::int64_t> sliding_window);
 
 // The ops on plain memory and on the thread pool: they need no GIL and check nothing.
 void run_store_kv(const Tensor3<const float>& key, const Tensor3<const float>& value, const KvCache& cache,
@@ -45,8 +81,11 @@ struct RotatedHeads {
 };
 void run_rope_and_store(const RotatedHeads& heads, const KvCache& cache, const std::int64_t* slots, float* out);
 void run_attention(const AttentionCall& call);
+void run_encoder_attention(const EncoderCall& call);
 
 // Binds store_kv, rope_and_store and paged_attention.
 void bind_attention(nb::module_& m);
+// Binds encoder_attention.
+void bind_encoder_attention(nb::module_& m);
 
 }  // namespace octavo

@@ -54,6 +54,7 @@ NB_MODULE(_native, m) {
     bind_linear(m);
     bind_rows(m);
     bind_attention(m);
+    bind_encoder_attention(m);
     bind_sampling(m);
     bind_tape(m);
 }

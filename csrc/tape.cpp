@@ -175,17 +175,35 @@ class Tape {
     }
 
     void paged_attention(ViewTuple query, ViewTuple out, nb::object cache_array, std::int64_t group, float scale,
-                         std::optional<std::int64_t> sliding_window, std::optional<float> softcap) {
+                         std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
+                         std::optional<nb::object> slopes_array, std::optional<nb::object> sinks_array) {
         const KvCache cache = read_cache(cache_array);
         held_.push_back(cache_array);
         if (view(query).heads % cache.num_kv_heads != 0) raise_value_error("query must have a multiple of the cache's heads");
         check_heads(view(query), view(query).heads, cache.head_dim, "query");
-        const std::int64_t window = sliding_window.value_or(kNoWindow);
+        const std::int64_t window = window_or_none(sliding_window);
+        const float* slopes = slopes_array ? constant(*slopes_array, "alibi_slopes", view(query).heads) : nullptr;
+        const float* sinks = sinks_array ? constant(*sinks_array, "sinks", view(query).heads) : nullptr;
         add_unique(group_limits_, {group, slots_.at(static_cast<std::size_t>(view(query).slot)).dimension, cache.num_blocks,
                                    cache.block_size, window});
         record("paged_attention", [=, q = view(query), to = view(out)](const Step& step) {
             run_attention({tensor(step, q), cache, step.groups[static_cast<std::size_t>(group)].rows, scale,
-                           softcap.value_or(0.0f), window, address(step, to)});
+                           softcap.value_or(0.0f), window, slopes, sinks, address(step, to)});
+        });
+    }
+
+    void encoder_attention(ViewTuple query, ViewTuple key, ViewTuple value, ViewTuple out, std::int64_t group, float scale,
+                           std::optional<std::int64_t> sliding_window) {
+        const View q = view(query), k = view(key), v = view(value);
+        check_heads(k, k.heads, q.columns, "key");
+        check_heads(v, k.heads, q.columns, "value");
+        if (k.heads == 0 || q.heads % k.heads != 0) raise_value_error("query must have a multiple of the key's heads");
+        const std::int64_t window = window_or_none(sliding_window);
+        add_unique(sequence_limits_, {group, slots_.at(static_cast<std::size_t>(q.slot)).dimension});
+        record("encoder_attention", [=, to = view(out)](const Step& step) {
+            const StepRows& rows = step.groups[static_cast<std::size_t>(group)].rows;
+            run_encoder_attention({tensor(step, q), tensor(step, k), tensor(step, v), rows.query_start, rows.count, scale, window,
+                                   address(step, to)});
         });
     }
 
@@ -370,6 +388,10 @@ class Tape {
         for (const SlotLimit& limit : slot_limits_) {
             check_range(mappings.at(static_cast<std::size_t>(limit.group)), "slot_mapping", limit.limit);
         }
+        for (const auto& [group, dimension] : sequence_limits_) {
+            const StepRows& rows = step.groups.at(static_cast<std::size_t>(group)).rows;
+            check_query_start(rows.query_start, rows.count, step.num_rows.at(static_cast<std::size_t>(dimension)));
+        }
         for (const GroupLimit& limit : group_limits_) {
             check_rows(step.groups.at(static_cast<std::size_t>(limit.group)).rows,
                        step.num_rows.at(static_cast<std::size_t>(limit.dimension)), limit.num_blocks, limit.block_size,
@@ -399,6 +421,7 @@ class Tape {
     std::vector<std::pair<std::int64_t, std::int64_t>> row_limits_;  // (ids, dimension)
     std::vector<SlotLimit> slot_limits_;
     std::vector<GroupLimit> group_limits_;
+    std::vector<std::pair<std::int64_t, std::int64_t>> sequence_limits_;  // (group, dimension)
     bool timing_ = false;
     std::vector<std::int64_t> times_ns_;
 };
@@ -425,7 +448,10 @@ void bind_tape(nb::module_& m) {
         .def("store_kv", &Tape::store_kv)
         .def("rope_and_store", &Tape::rope_and_store)
         .def("paged_attention", &Tape::paged_attention, nb::arg("query"), nb::arg("out"), nb::arg("cache"), nb::arg("group"),
-             nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("softcap").none())
+             nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("softcap").none(), nb::arg("alibi_slopes").none(),
+             nb::arg("sinks").none())
+        .def("encoder_attention", &Tape::encoder_attention, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("out"),
+             nb::arg("group"), nb::arg("scale"), nb::arg("sliding_window").none())
         .def("replay", &Tape::replay, nb::arg("num_rows"), nb::arg("ids"), nb::arg("arguments"), nb::arg("groups"))
         .def("set_timing", &Tape::set_timing, nb::arg("on"))
         .def("times", &Tape::times);

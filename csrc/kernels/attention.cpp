@@ -1,4 +1,4 @@
-// Causal attention over a paged cache, with the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
+// Attention over a paged cache, with the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
 //
 // For each partition of 64 keys: scores = queries x keys, a score's sum running over the head's elements in order; turn scores
 // into exponentials, rescaling what was summed before when a larger score appears; add exponentials x values, each output's sum
@@ -6,7 +6,7 @@
 //
 // A query's operations depend on its position and its keys alone: partitions that it does not see are skipped for it, keys
 // inside a partition that it does not see get an exponential of 0 and are left out of its sum over values. So nothing outside
-// the query's window or behind its position is ever multiplied in, whatever it holds.
+// what the query sees is ever multiplied in, whatever it holds.
 //
 // With few queries, keys and values are read from the cache as they are; with many, they are widened to float32 in scratch
 // first. Both give the same bits, as widening is exact. With few queries memory is the limit, and blocks lie anywhere: while a
@@ -41,7 +41,9 @@ struct KeyRange {
 KeyRange visible_keys(const AttentionShare& share, std::int64_t token, KeyRange partition) {
     const std::int64_t position = share.first_position + token;
     const std::int64_t first = position - share.window + 1;
-    return {first > partition.begin ? first : partition.begin, position + 1 < partition.end ? position + 1 : partition.end};
+    std::int64_t end = position + 1 + share.ahead;
+    if (end > share.num_keys) end = share.num_keys;
+    return {first > partition.begin ? first : partition.begin, end < partition.end ? end : partition.end};
 }
 
 // Keys that lie in one block: their first, their number, and the first's place in the block.
@@ -77,10 +79,13 @@ void find_stretches(const AttentionShare& share, KeyRange keys, Stretches& found
     }
 }
 
+// Behind the last key that the share sees.
+std::int64_t end_key(const AttentionShare& share) { return visible_keys(share, share.num_tokens - 1, {0, share.num_keys}).end; }
+
 // Finds what follows a partition: the keys after it or, behind the last, the first that the next share sees.
 void find_next(const AttentionShare& share, Partition& partition) {
     const std::int64_t end = partition.keys.end;
-    if (end < share.first_position + share.num_tokens || share.next == nullptr) {
+    if (end < end_key(share) || share.next == nullptr) {
         partition.next_begin = end;
         return find_stretches(share, visible_keys(share, share.num_tokens - 1, {end, end + kPartition}), partition.next);
     }
@@ -220,9 +225,17 @@ struct Scales {
     const float* values;
 };
 
-// Turns one query's scores of a partition into exponentials, in place, times the values' scales; columns outside [begin, end)
-// become 0. Updates the query's largest score and sum, and returns the factor that earlier sums must be multiplied by.
-float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, const Scales& scales, float scale, float softcap,
+// How one query turns products with keys into scores.
+struct Scoring {
+    float scale;
+    float softcap;   // 0: none
+    float slope;     // 0: none
+    float position;  // of the query, counted from the partition's first key
+};
+
+// Turns one query's products with the keys of a partition into exponentials, in place, times the values' scales; columns outside
+// [begin, end) become 0. Updates the query's largest score and sum, and returns the factor that earlier sums must be multiplied by.
+float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, const Scales& scales, const Scoring& scoring,
                         float* largest, float* sum) {
     const Vec hidden = set(-__builtin_inff());
     const Vec lowest = set(static_cast<float>(begin));
@@ -235,9 +248,10 @@ float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, con
     for (std::int64_t i = 0; i < kPartition; i += kLanes) {
         Vec score = load(scores + i);
         if (scales.keys != nullptr) score = mul(score, load(scales.keys + i));
-        score = mul(score, set(scale));
-        if (softcap != 0.0f) score = mul(set(softcap), tanh(div(score, set(softcap))));
+        score = mul(score, set(scoring.scale));
+        if (scoring.softcap != 0.0f) score = mul(set(scoring.softcap), tanh(div(score, set(scoring.softcap))));
         const Vec column = add(lane, set(static_cast<float>(i)));
+        if (scoring.slope != 0.0f) score = fma(set(-scoring.slope), abs(sub(column, set(scoring.position))), score);
         score = select(less(column, lowest), hidden, select(less(column, limit), score, hidden));
         store(scores + i, score);
         top = max(top, score);
@@ -437,8 +451,8 @@ void read_scales(const AttentionShare& share, const Stretches& stretches, KeyRan
 
 template <class T>
 void attend_partition(const AttentionShare& share, const Workspace& work, KeyRange keys, const AttentionState& state) {
-    // Tokens that see something here: positions from the partition's first key to its last key's last viewer.
-    std::int64_t first_token = keys.begin - share.first_position;
+    // Tokens that see something here: positions from the first viewer of the partition's first key to its last key's last viewer.
+    std::int64_t first_token = keys.begin - share.ahead - share.first_position;
     if (first_token < 0) first_token = 0;
     std::int64_t end_token = share.num_tokens;
     if (share.window < end_token + share.first_position - keys.end + 1) {
@@ -464,10 +478,12 @@ void attend_partition(const AttentionShare& share, const Workspace& work, KeyRan
         scales = {key_scales, value_scales};
     }
     for (std::int64_t query = first; query < last; ++query) {
-        const KeyRange seen = visible_keys(share, query / share.num_heads, keys);
-        const float factor =
-            softmax_partition(work.scores + query * kPartition, seen.begin - keys.begin, seen.end - keys.begin, scales,
-                              share.scale, share.softcap, state.largest + query, state.sum + query);
+        const std::int64_t token = query / share.num_heads;
+        const KeyRange seen = visible_keys(share, token, keys);
+        const float slope = share.slopes == nullptr ? 0.0f : share.slopes[query % share.num_heads];
+        const Scoring scoring{share.scale, share.softcap, slope, static_cast<float>(share.first_position + token - keys.begin)};
+        const float factor = softmax_partition(work.scores + query * kPartition, seen.begin - keys.begin, seen.end - keys.begin,
+                                               scales, scoring, state.largest + query, state.sum + query);
         rescale(state.values + query * share.head_dim, factor, share.head_dim);
     }
     if (sizeof(T) == sizeof(float) || last - first < kWidenFrom) {
@@ -483,7 +499,7 @@ void attend_partition(const AttentionShare& share, const Workspace& work, KeyRan
 
 template <class T>
 void attend_partitions(const AttentionShare& share, const Workspace& work, std::int64_t span, const AttentionState& state) {
-    const std::int64_t end = share.first_position + share.num_tokens;
+    const std::int64_t end = end_key(share);
     for (std::int64_t begin = span * kSpan; begin < (span + 1) * kSpan && begin < end; begin += kPartition) {
         attend_partition<T>(share, work, {begin, begin + kPartition}, state);
     }

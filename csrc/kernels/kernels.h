@@ -59,6 +59,7 @@ struct AttentionShare {
     std::int64_t num_heads;
     std::int64_t head_dim;
     std::int64_t first_position;  // of the first token; the others follow
+    std::int64_t num_keys;        // of the row
 
     KvType type;
     const std::uint8_t* keys;    // of this head in block 0
@@ -68,8 +69,10 @@ struct AttentionShare {
     const std::int32_t* block_table;  // of this row
 
     float scale;
-    float softcap;               // 0: none
-    std::int64_t window;         // keys that a query sees, itself included
+    float softcap;        // 0: none
+    const float* slopes;  // by which a head's scores fall with the distance of the key, [num_heads]; or null
+    std::int64_t window;  // keys up to its own position that a query sees, itself included
+    std::int64_t ahead;   // keys behind its own position that it sees: 0 where attention is causal
 
     float* scratch;  // attention_scratch(...) floats of this thread
 

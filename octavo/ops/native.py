@@ -99,6 +99,8 @@ class NativeOps:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        alibi_slopes: Float | None = None,
+        sinks: Float | None = None,
     ) -> Float:
         return _native.paged_attention(
             query,
@@ -109,7 +111,20 @@ class NativeOps:
             scale,
             sliding_window,
             softcap,
+            alibi_slopes,
+            sinks,
         )
+
+    def encoder_attention(
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        query_start: Int,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Float:
+        return _native.encoder_attention(query, key, value, query_start, scale, sliding_window)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 

@@ -294,10 +294,19 @@ class RecordingOps:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        alibi_slopes: Float | None = None,
+        sinks: Float | None = None,
     ) -> Float:
-        group = _group(metadata.block_table).index
-        width = prod(_array(query).inner)
-        return self._like(query, "paged_attention", (width,), cache, group, scale, sliding_window, softcap)
+        constants = (cache, _group(metadata.block_table).index, scale, sliding_window, softcap, alibi_slopes, sinks)
+        return self._like(query, "paged_attention", (prod(_array(query).inner),), *constants)
+
+    def encoder_attention(
+        self, query: Float, key: Float, value: Float, query_start: Any, scale: float, sliding_window: int | None = None
+    ) -> Float:
+        array = _array(query)
+        constants = (_group(query_start).index, scale, sliding_window)
+        inputs = (query, key, value)
+        return self._emit("encoder_attention", inputs, array.buffer.dimension, (prod(array.inner),), *constants)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
