@@ -69,8 +69,12 @@ def make_step(
     return Step(query, cache, AttentionMetadata(starts, lengths, table, np.zeros(num_tokens, np.int64)))
 
 
-def attend(ops: Ops, step: Step, window: int | None = None, softcap: float | None = None) -> Array:
-    return ops.paged_attention(step.query, step.cache, step.metadata, 0.25, window, softcap)
+def attend(ops: Ops, step: Step, window: int | None = None, softcap: float | None = None, per_head: str = "") -> Array:
+    """per_head: "slopes", "sinks" or both in one string."""
+    num_heads = step.query.shape[1]
+    slopes = np.linspace(0.7, 0.01, num_heads, dtype=np.float32) if "slopes" in per_head else None
+    sinks = np.linspace(-4, 8, num_heads, dtype=np.float32) if "sinks" in per_head else None
+    return ops.paged_attention(step.query, step.cache, step.metadata, 0.25, window, softcap, slopes, sinks)
 
 
 MIXED = [(1, 1), (1, 77), (5, 300), (64, 64), (0, 10), (13, 130), (1, 700)]
@@ -93,15 +97,44 @@ def test_it_agrees_with_the_reference(native: Ops, window: int | None, softcap: 
         np.testing.assert_allclose(result, attend(REFERENCE, step, window, softcap), rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slopes_and_sinks_agree_with_the_reference(native: Ops, dtype: str) -> None:
+    generator = np.random.default_rng(7)
+    for seed in range(12):
+        window, softcap = [None, 1, 90][seed % 3], [None, 2.0][seed % 2]
+        sizes = [int(generator.integers(1, limit)) for limit in (4, 5, 70, 40)]
+        shape = dict(zip(("num_kv_heads", "group", "head_dim", "block_size"), sizes, strict=True))
+        step = make_step(MIXED, window=window, dtype=dtype, seed=seed, **shape)
+        plain = attend(REFERENCE, step, window, softcap)
+        for per_head in ("slopes", "sinks", "slopes and sinks"):
+            expected = attend(REFERENCE, step, window, softcap, per_head)
+            assert not np.allclose(expected, plain, atol=1e-3) or (window == 1 and per_head == "slopes")
+            result = attend(native, step, window, softcap, per_head)
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=3e-6, err_msg=f"{shape} {per_head}")
+
+
+def test_a_sink_of_any_size(native: Ops) -> None:
+    """One that outweighs every key leaves nothing; one of minus infinity is none."""
+    step = make_step(MIXED)
+    slopes, loud, silent = np.full(6, 1e4, np.float32), np.full(6, 1e4, np.float32), np.full(6, -np.inf, np.float32)
+    for ops in (native, REFERENCE):
+        assert not ops.paged_attention(step.query, step.cache, step.metadata, 0.25, sinks=loud).any()
+        result = ops.paged_attention(step.query, step.cache, step.metadata, 0.25, sinks=silent)
+        assert np.array_equal(result, attend(ops, step))
+        # a slope that steep leaves the query's own key alone
+        steep = ops.paged_attention(step.query, step.cache, step.metadata, 0.25, alibi_slopes=slopes)
+        np.testing.assert_allclose(steep, attend(ops, step, window=1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("block_size", [16, 24])
+@pytest.mark.parametrize(("block_size", "per_head"), [(16, ""), (24, ""), (16, "slopes and sinks")])
 def test_bits_do_not_depend_on_chunks_neighbours_or_threads(
-    native: Ops, window: int | None, dtype: str, block_size: int
+    native: Ops, window: int | None, dtype: str, block_size: int, per_head: str
 ) -> None:
     """One prompt of 600 tokens: whole, token by token, in chunks, alone or among others, with 1 to 3 threads."""
     whole = make_step([(600, 600)], head_dim=24, dtype=dtype, block_size=block_size)
-    expected = attend(native, whole, window)
+    expected = attend(native, whole, window, per_head=per_head)
     crowd = make_step([(30, 90), (1, 5)], head_dim=24, seed=9, dtype=dtype, block_size=block_size)
     for begin, end in [(0, 1), (0, 7), (63, 64), (64, 65), (7, 23), (512, 513), (511, 530), (599, 600), (100, 600)]:
         part = replace(
@@ -116,8 +149,9 @@ def test_bits_do_not_depend_on_chunks_neighbours_or_threads(
         )
         for num_threads in (1, 2, 3):
             _native.set_num_threads(num_threads)
-            assert np.array_equal(attend(native, part, window), expected[begin:end])
-            assert np.array_equal(attend(native, joined(crowd, part), window)[31:], expected[begin:end])
+            alone = attend(native, part, window, per_head=per_head)
+            among_others = attend(native, joined(crowd, part), window, per_head=per_head)
+            assert np.array_equal(alone, expected[begin:end]) and np.array_equal(among_others[31:], expected[begin:end])
 
 
 def joined(first: Step, second: Step) -> Step:
@@ -297,6 +331,10 @@ def test_bad_attention_arguments_are_refused(native: Ops) -> None:
         attend(native, step, window=0)
     with pytest.raises(ValueError, match="softcap must be positive"):
         attend(native, step, softcap=0.0)
+    for name in ("alibi_slopes", "sinks"):
+        for wrong in (np.ones(5, np.float32), np.ones(6), np.ones((6, 1), np.float32)):
+            with pytest.raises(ValueError, match=rf"{name} must be a float32 array \[6\]"):
+                native.paged_attention(step.query, step.cache, metadata, 0.25, **{name: wrong})
 
 
 def test_bad_store_kv_arguments_are_refused(native: Ops) -> None:

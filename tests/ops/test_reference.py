@@ -160,7 +160,9 @@ class Paged:
             slot_mapping=np.zeros(sum(query_lens), np.int64),
         )
 
-    def expected(self, scale: float, window: int | None, softcap: float | None) -> Array:
+    def expected(
+        self, scale: float, window: int | None, softcap: float | None, slopes: Array | None, sinks: Array | None
+    ) -> Array:
         """Attend one query at a time, in float64."""
         rows = []
         for row, (num_queries, seq_len) in enumerate(zip(self.query_lens, self.seq_lens, strict=True)):
@@ -175,20 +177,42 @@ class Paged:
                     scores = scale * keys @ self.query[token, head]
                     if softcap is not None:
                         scores = softcap * np.tanh(scores / softcap)
-                    weights = np.exp(scores - scores.max())
-                    heads.append(weights / weights.sum() @ self.values[row][kv, first : position + 1])
+                    if slopes is not None:
+                        scores += slopes[head] * (np.arange(first, position + 1) - position)
+                    weights = np.exp(scores)
+                    total = weights.sum() + (0 if sinks is None else np.exp(float(sinks[head])))
+                    heads.append(weights / total @ self.values[row][kv, first : position + 1])
                 rows.append(np.concatenate(heads))
         return np.array(rows)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (1, None), (5, None), (9, 2.0), (None, 0.5)])
+@pytest.mark.parametrize("per_head", ["", "slopes", "sinks", "slopes and sinks"])
 def test_paged_attention_is_attention_over_the_rows_own_keys(
-    kv_heads: int, window: int | None, softcap: float | None
+    kv_heads: int, window: int | None, softcap: float | None, per_head: str
 ) -> None:
     paged = Paged([3, 1, 0, 11, 4], [3, 14, 0, 20, 13], kv_heads=kv_heads)
-    out = OPS.paged_attention(paged.query, paged.cache, paged.metadata, 0.3, window, softcap)
-    close(out, paged.expected(0.3, window, softcap))
+    slopes = np.float32(0.5) ** np.arange(6, dtype=np.float32) if "slopes" in per_head else None
+    sinks = np.linspace(-3, 6, 6, dtype=np.float32) if "sinks" in per_head else None
+    out = OPS.paged_attention(paged.query, paged.cache, paged.metadata, 0.3, window, softcap, slopes, sinks)
+    close(out, paged.expected(0.3, window, softcap, slopes, sinks))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_encoder_attention_sees_both_sides_of_its_own_sequence(kv_heads: int, window: int | None) -> None:
+    lengths = [5, 0, 1, 12]
+    query, key, value = random(18, 6, 8), random(18, kv_heads, 8, seed=1), random(18, kv_heads, 8, seed=2)
+    starts = np.cumsum([0, *lengths], dtype=np.int32)
+    out = OPS.encoder_attention(query, key, value, starts, 0.3, window)
+    for start, length in zip(starts, lengths, strict=False):
+        part = slice(start, start + length)
+        q, k, v = (torch.from_numpy(x[part]).transpose(0, 1)[None] for x in (query, key, value))
+        distance = (torch.arange(length)[:, None] - torch.arange(length)[None, :]).abs()
+        mask = distance < (window or 10**6)
+        expected = F.scaled_dot_product_attention(q, k, v, mask, scale=0.3, enable_gqa=True)
+        close(out[part], expected[0].transpose(0, 1).reshape(length, 48))
 
 
 def test_pages_that_the_window_has_left_are_not_read() -> None:
@@ -265,6 +289,13 @@ def attend(query: Any = None, **changes: Any) -> Array:
         (lambda: attend(query_start=np.array([0, 3], I32)), "rise from 0 to 2"),
         (lambda: attend(query_start=np.array([1, 2], I32)), "rise from 0 to 2"),
         (lambda: OPS.paged_attention(np.zeros((2, 4, 8), F32), CACHE, meta(), 1.0, 0), "sliding_window"),
+        (lambda: OPS.paged_attention(random(2, 4, 8), CACHE, meta(), 1.0, alibi_slopes=random(3)), r"slopes.*\[4\]"),
+        (lambda: OPS.paged_attention(random(2, 4, 8), CACHE, meta(), 1.0, sinks=random(5)), r"sinks.*\[4\]"),
+        (lambda: OPS.encoder_attention(random(2, 3, 8), KV, KV, np.array([0, 2], I32), 1.0), "multiple of 2 heads"),
+        (lambda: OPS.encoder_attention(KV, KV, KV, np.array([0, 3], I32), 1.0), "rise from 0 to 2"),
+        (lambda: OPS.encoder_attention(KV, KV, KV, np.array([], I32), 1.0), "rise from 0 to 2"),
+        (lambda: OPS.encoder_attention(KV, KV[:1], KV, np.array([0, 2], I32), 1.0), "key"),
+        (lambda: OPS.encoder_attention(KV, KV, KV, np.array([0, 2], I32), 1.0, 0), "sliding_window"),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_border(call: Any, message: str) -> None:
