@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 from octavo import LLM, SamplingParams
+from octavo.types.sampling_params import RequestOutputKind
 
 OUTSIDE_THE_TAPE = ("has_nan", "argmax", "top_logprobs", "log_softmax", "apply_penalties", "sample")
 
@@ -70,7 +71,9 @@ def measure(llm: LLM, num_running: int, num_steps: int, context: int) -> None:
     tape: Any = runner._bound.forward.__self__
     timed = TimedOps(runner.ops)
     runner._sampler._ops = timed
-    params = SamplingParams(max_tokens=num_steps + 40, ignore_eos=True, temperature=0)
+    params = SamplingParams(
+        max_tokens=num_steps + 40, ignore_eos=True, temperature=0, output_kind=RequestOutputKind.FINAL_ONLY
+    )
     for index in range(num_running):
         prompt = [5 + index] + [7 + i % 100 for i in range(context - 1)]
         engine.add_request(f"{num_running}-{index}", {"prompt_token_ids": prompt}, params)

@@ -11,12 +11,13 @@ from octavo.engine.parallel_sampling import ParentRequest, fan_out
 from octavo.engine.request_state import RequestState, new_request_state
 from octavo.engine.request_traces import RequestTraces
 from octavo.log import get_logger
-from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.engine_metrics import EngineMetrics, StepTally
 from octavo.metrics.tracing import RequestTracer
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.outputs import RequestOutput
 from octavo.types.request import EngineCoreRequest, FinishReason
+from octavo.types.sampling_params import RequestOutputKind
 
 logger = get_logger(__name__)
 
@@ -78,13 +79,14 @@ class OutputProcessor:
 
     def process_outputs(self, step: EngineCoreOutputs) -> ProcessedOutputs:
         """Apply one step of the core."""
-        processed = ProcessedOutputs()
+        processed, tally = ProcessedOutputs(), StepTally()
         for output in step.outputs:
             try:
-                self._process_one(output, step.timestamp, processed)
+                self._process_one(output, step.timestamp, processed, tally)
             except Exception as error:  # one request's text must not end the others
                 logger.exception("the output of request %s could not be processed", output.request_id)
                 self._fail_one(output.request_id, f"{type(error).__name__}: {error}", processed)
+        self._metrics.record_step(tally, step.timestamp)
         if step.scheduler_stats is not None:
             self._metrics.record_scheduler(step.scheduler_stats)
         return processed
@@ -125,19 +127,27 @@ class OutputProcessor:
         if self._traces is not None:
             self._traces.close()
 
-    def _process_one(self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs) -> None:
+    def _process_one(
+        self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs, tally: StepTally
+    ) -> None:
         state = self._states.get(output.request_id)
         if state is None:  # ended here (a stop string, an abort) before the core heard of it
             return
         last_token_ts = state.metrics.last_token_ts
-        num_tokens = len(state.token_ids)
-        if state.update(output, timestamp):
-            processed.request_ids_to_abort.append(output.request_id)
-        num_new = len(state.token_ids) - num_tokens
-        num_prompt_tokens, num_cached_tokens = len(state.request.prompt_token_ids), state.num_cached_tokens or 0
-        self._metrics.record_tokens(state.metrics, num_new, last_token_ts, num_prompt_tokens, num_cached_tokens)
-        self._add_output(state, processed.request_outputs)
-        if state.finish_reason is not None:
+        num_new = state.update(output, timestamp)
+        if num_new:
+            tally.num_tokens += num_new
+            if last_token_ts:
+                tally.num_gaps_since[last_token_ts] = tally.num_gaps_since.get(last_token_ts, 0) + 1
+            else:
+                num_prompt_tokens = len(state.request.prompt_token_ids)
+                self._metrics.record_prompt(state.metrics, num_prompt_tokens, state.num_cached_tokens or 0)
+        is_over = state.finish_reason is not None
+        if is_over or state.output_kind is not RequestOutputKind.FINAL_ONLY:
+            self._add_output(state, processed.request_outputs)
+        if is_over:
+            if output.finish_reason is None:  # a stop string, of which the core knows nothing
+                processed.request_ids_to_abort.append(output.request_id)
             self._forget(state)
 
     def _fail_one(self, internal_id: str, error: str, processed: ProcessedOutputs) -> None:

@@ -30,44 +30,50 @@ class RequestState:
     logprobs: LogprobsState | None  # None unless asked for
     texts: TokenTexts | None
     metrics: RequestMetrics
+    output_kind: RequestOutputKind
+    has_stop_strings: bool
     collector: RequestOutputCollector | None = None
     token_ids: list[int] = field(default_factory=list)
+    num_tokens_decoded: int = 0  # how many of them the text has: all with stop strings, else those that were read
+    num_tokens_hidden: int = 0  # 1 if the last one only ended the sequence: it counts and is not shown
     num_tokens_sent: int = 0  # delta reading: tokens in earlier outputs
     prompt_logprobs: PromptLogprobs | None = None
     num_cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
-    @property
-    def output_kind(self) -> RequestOutputKind:
-        return self.request.sampling_params.output_kind
-
-    def update(self, output: EngineCoreOutput, timestamp: float) -> bool:
-        """Take one step's result; return whether the core must be told that a stop string ended the sequence."""
-        self._record_events(output)
-        if not self.token_ids:  # a request that goes on in a new engine process has had its prompt's hits counted
+    def update(self, output: EngineCoreOutput, timestamp: float) -> int:
+        """Take one step's result; return how many new tokens count: none that follow the end of a stop string."""
+        if output.events:
+            self._record_events(output)
+        num_before = len(self.token_ids)
+        if not num_before:  # a request that goes on in a new engine process has had its prompt's hits counted
             self.num_cached_tokens = output.num_cached_tokens
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = unpack_prompt_logprobs(
                 output.prompt_logprobs, self.texts, self.request.prompt_token_ids
             )
-        num_kept = self._add_text(output)
-        self.token_ids.extend(output.new_token_ids[:num_kept])
-        self._record_tokens(num_kept, timestamp)
+        self.token_ids += output.new_token_ids
+        if output.finish_reason is FinishReason.STOP:
+            self.num_tokens_hidden = self._ends_with_hidden_token(output)
+        if self.has_stop_strings:
+            self._decode()
+        num_new = len(self.token_ids) - num_before
+        if num_new:
+            self._record_tokens(num_new, timestamp)
         if self.logprobs is not None and output.logprobs is not None:
-            self.logprobs.add(output.logprobs, num_kept)
-        if self.text is not None and self.text.stop_string is not None:
-            self.text.close()
-            self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop_string
-            return output.finish_reason is None
-        if output.finish_reason is not None:
+            self.logprobs.add(output.logprobs, num_new)
+        if self.has_stop_strings and self.text is not None and self.text.stop_string is not None:
+            self.finish(FinishReason.STOP, self.text.stop_string)
+        elif output.finish_reason is not None:
             self.finish(output.finish_reason, output.stop_reason)
-        return False
+        return num_new
 
     def finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
         """End the sequence; text that was held back comes out, and may still complete a stop string."""
         self.finish_reason, self.stop_reason = reason, stop_reason
         if self.text is not None:
+            self._decode()
             self.text.close()
             if self.text.stop_string is not None:
                 self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop_string
@@ -126,6 +132,7 @@ class RequestState:
 
     def _completion(self, delta: bool) -> CompletionOutput:
         """Build the completion so far, or (delta) what is new. Lists are copies: an output never changes later."""
+        self._decode()
         token_ids = self.token_ids[self.num_tokens_sent if delta else 0 :]
         self.num_tokens_sent = len(self.token_ids)
         return CompletionOutput(
@@ -138,21 +145,20 @@ class RequestState:
             stop_reason=self.stop_reason,
         )
 
-    def _add_text(self, output: EngineCoreOutput) -> int:
-        """Give the new tokens to the text; return how many count. A stop token counts but is not shown."""
-        new_token_ids = output.new_token_ids
-        if self.text is None or not new_token_ids:
-            return len(new_token_ids)
-        params = self.request.sampling_params
-        if params.include_stop_str_in_output or not self._ends_with_stop_token(output):
-            return self.text.add(new_token_ids)
-        num_shown = len(new_token_ids) - 1
-        num_kept = self.text.add(new_token_ids[:num_shown])
-        return num_kept if self.text.stop_string is not None else len(new_token_ids)
+    def _decode(self) -> None:
+        """Give the text the tokens that it lacks; those that follow the end of a stop string are dropped."""
+        if self.text is None:
+            return
+        end = len(self.token_ids) - self.num_tokens_hidden
+        if self.num_tokens_decoded < end:
+            self.num_tokens_decoded += self.text.add(self.token_ids[self.num_tokens_decoded : end])
+            if self.text.stop_string is not None:
+                del self.token_ids[self.num_tokens_decoded :]
+                self.num_tokens_hidden = 0
 
-    def _ends_with_stop_token(self, output: EngineCoreOutput) -> bool:
+    def _ends_with_hidden_token(self, output: EngineCoreOutput) -> bool:
         """Say whether the last token only ended the sequence; at the end of a grammar it is text."""
-        if output.finish_reason is not FinishReason.STOP:
+        if self.request.sampling_params.include_stop_str_in_output or not output.new_token_ids:
             return False
         return output.new_token_ids[-1] in (self.request.eos_token_id, output.stop_reason)
 
@@ -167,8 +173,6 @@ class RequestState:
                 metrics.scheduled_ts = event.timestamp
 
     def _record_tokens(self, num_tokens: int, timestamp: float) -> None:
-        if not num_tokens:
-            return
         metrics = self.metrics
         if not metrics.num_generation_tokens:
             metrics.first_token_ts = timestamp
@@ -200,6 +204,8 @@ def new_request_state(
         logprobs=_new_logprobs_state(request, texts) if params.num_logprobs is not None else None,
         texts=texts,
         metrics=RequestMetrics(arrival_time=request.arrival_time),
+        output_kind=params.output_kind,
+        has_stop_strings=tokenizer is not None and bool(params.stop_strings),
     )
 
 

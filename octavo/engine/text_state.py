@@ -11,12 +11,11 @@ from octavo.tokenizers.detokenizer import IncrementalDetokenizer
 class TextState:
     """Turn tokens into the text that the user may see.
 
-    Without stop strings nobody needs the text before it is read, so tokens wait undecoded until then. With stop
-    strings every token is decoded at once: only so is it known which token completes one.
+    Without stop strings nobody needs the text before it is read, so many tokens can come at once, just before. With
+    stop strings each is decoded by itself: only so is it known which token completes one.
     """
 
     __slots__ = (
-        "_backlog",
         "_closed",
         "_detokenizer",
         "_include_stop_string",
@@ -39,7 +38,6 @@ class TextState:
         self._include_stop_string = include_stop_string
         self._min_tokens = min_tokens
         self._num_tokens = 0
-        self._backlog: list[int] = []  # tokens not yet decoded
         self._pieces: list[str] = []  # in delta reading: what has not been read; otherwise the whole text
         self._closed = False
         self.stop_string: str | None = None
@@ -47,7 +45,7 @@ class TextState:
     def add(self, token_ids: Sequence[int]) -> int:
         """Take new tokens; return how many of them count: fewer than all if a stop string completed before the last."""
         if self._matcher is None:
-            self._backlog.extend(token_ids)
+            self._take(self._detokenizer.push(token_ids))
             return len(token_ids)
         for number, token_id in enumerate(token_ids, start=1):
             self._num_tokens += 1
@@ -59,7 +57,6 @@ class TextState:
     def close(self) -> None:
         """End the sequence: an incomplete last character comes out, and nothing is held back any more."""
         if self.stop_string is None:
-            self._decode_backlog()
             self._take(self._detokenizer.finish())
         self._closed = True
 
@@ -68,7 +65,6 @@ class TextState:
 
         One text state is read in one of the two ways only.
         """
-        self._decode_backlog()
         text = "".join(self._pieces)
         visible = text[: len(text) - self._num_held_back()]
         self._pieces = [text[len(visible) :] if delta else text]
@@ -78,11 +74,6 @@ class TextState:
         if self._matcher is None or self._closed or self._include_stop_string:
             return 0
         return self._matcher.num_held_back
-
-    def _decode_backlog(self) -> None:
-        if self._backlog:
-            self._take(self._detokenizer.push(self._backlog))
-            self._backlog.clear()
 
     def _take(self, piece: str) -> None:
         """Append a piece; when a stop string completes in it, cut the text there."""

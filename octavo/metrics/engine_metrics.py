@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.types.request import FinishReason
 from octavo.types.stats import RequestMetrics, SchedulerStats
@@ -43,6 +43,17 @@ class Histogram(Metric):
     buckets: Mapping[str, int]
 
 
+@dataclass(slots=True)
+class StepTally:
+    """New tokens of one step, added up before they are recorded.
+
+    num_gaps_since: when a request got its last token before -> how many requests
+    """
+
+    num_tokens: int = 0
+    num_gaps_since: dict[float, int] = field(default_factory=dict)
+
+
 class EngineMetrics:
     """Accumulates one engine's metrics; every `record_` call is a no-op when `enabled` is False."""
 
@@ -75,30 +86,24 @@ class EngineMetrics:
         if max_tokens is not None:
             self._observe("request_params_max_tokens", max_tokens)
 
-    def record_tokens(
-        self,
-        request: RequestMetrics,
-        num_tokens: int,
-        previous_token_ts: float,
-        num_prompt_tokens: int,
-        num_cached_tokens: int = 0,
-    ) -> None:
-        """Count new tokens of a request; previous_token_ts is when it got one last, 0 when these are the first.
-
-        num_cached_tokens: of the prompt's tokens, those that came from the prefix cache
-        """
-        if not self.enabled or not num_tokens:
+    def record_step(self, tally: StepTally, timestamp: float) -> None:
+        """Count a step's new tokens, which came at `timestamp`."""
+        if not self.enabled:
             return
-        self._totals["generation_tokens"] += num_tokens
-        self._step_tokens += num_tokens
-        if previous_token_ts:
-            self._observe("inter_token_latency_seconds", request.last_token_ts - previous_token_ts)
-        else:
-            self._totals["prompt_tokens"] += num_prompt_tokens
-            self._totals["prompt_tokens_cached"] += num_cached_tokens
-            self._step_tokens += num_prompt_tokens - num_cached_tokens
-            self._observe("request_prefill_kv_computed_tokens", num_prompt_tokens - num_cached_tokens)
-            self._observe("time_to_first_token_seconds", request.first_token_latency)
+        self._totals["generation_tokens"] += tally.num_tokens
+        self._step_tokens += tally.num_tokens
+        for previous_token_ts, count in tally.num_gaps_since.items():
+            self._observe("inter_token_latency_seconds", timestamp - previous_token_ts, count)
+
+    def record_prompt(self, request: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int = 0) -> None:
+        """Count a request's prompt when its first token is there; num_cached_tokens came from the prefix cache."""
+        if not self.enabled:
+            return
+        self._totals["prompt_tokens"] += num_prompt_tokens
+        self._totals["prompt_tokens_cached"] += num_cached_tokens
+        self._step_tokens += num_prompt_tokens - num_cached_tokens
+        self._observe("request_prefill_kv_computed_tokens", num_prompt_tokens - num_cached_tokens)
+        self._observe("time_to_first_token_seconds", request.first_token_latency)
 
     def record_finished(self, request: RequestMetrics, reason: FinishReason, num_prompt_tokens: int) -> None:
         """Count a finished sequence."""
@@ -148,8 +153,8 @@ class EngineMetrics:
             metrics.append(distribution.snapshot(PREFIX + name, labels))
         return metrics
 
-    def _observe(self, name: str, value: float) -> None:
-        self._distributions[name].observe(value)
+    def _observe(self, name: str, value: float, count: int = 1) -> None:
+        self._distributions[name].observe(value, count)
 
 
 class _Distribution:
@@ -158,9 +163,9 @@ class _Distribution:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, count: int) -> None:
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
 
     def snapshot(self, name: str, labels: Mapping[str, str]) -> Histogram:
         buckets: dict[str, int] = {}

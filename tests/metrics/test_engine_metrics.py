@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from octavo.metrics.engine_metrics import Counter, EngineMetrics, Gauge, Histogram
+from octavo.metrics.engine_metrics import Counter, EngineMetrics, Gauge, Histogram, StepTally
 from octavo.types.request import FinishReason
 from octavo.types.stats import PrefixCacheStats, RequestMetrics, SchedulerStats
 
@@ -54,8 +54,9 @@ def test_a_histogram_counts_what_is_at_or_below_each_bound():
 def test_phases_of_a_request_are_told_apart():
     metrics = EngineMetrics("m")
     request = finished_request()
-    metrics.record_tokens(request, 1, 0.0, num_prompt_tokens=7)
-    metrics.record_tokens(request, 4, 104.4, num_prompt_tokens=7)
+    metrics.record_prompt(request, 7)
+    metrics.record_step(StepTally(1), 104.4)
+    metrics.record_step(StepTally(4, {104.4: 1}), 105.4)
     metrics.record_finished(request, FinishReason.LENGTH, 7)
     shown = by_name(metrics)
     sums = {name.removeprefix("vllm:"): m.sum for name, m in shown.items() if isinstance(m, Histogram)}
@@ -81,7 +82,8 @@ def test_ends_are_counted_by_reason():
 def test_nothing_is_counted_when_disabled():
     metrics = EngineMetrics("m", enabled=False)
     metrics.record_scheduler(SchedulerStats(num_running=3))
-    metrics.record_tokens(finished_request(), 1, 0.0, 7)
+    metrics.record_prompt(finished_request(), 7)
+    metrics.record_step(StepTally(1), 1.0)
     metrics.record_finished(finished_request(), FinishReason.STOP, 7)
     assert {getattr(m, "value", getattr(m, "count", None)) for m in metrics.snapshot()} == {0}
 
@@ -89,14 +91,16 @@ def test_nothing_is_counted_when_disabled():
 def test_what_requests_ask_for_and_steps_compute_is_distributed():
     metrics = EngineMetrics("m")
     metrics.record_accepted(n=3, max_tokens=40)
-    metrics.record_tokens(finished_request(), 1, 0.0, num_prompt_tokens=7, num_cached_tokens=4)
-    metrics.record_tokens(finished_request(), 1, 104.0, num_prompt_tokens=9)
+    metrics.record_prompt(finished_request(), 7, num_cached_tokens=4)
+    metrics.record_step(StepTally(3, {104.0: 2}), 105.0)
     metrics.record_scheduler(SchedulerStats(num_running=2))
     metrics.record_scheduler(SchedulerStats(num_running=2))  # a step without results
     metrics.record_finished(finished_request(), FinishReason.STOP, 7)
     shown = by_name(metrics)
     assert (shown["vllm:request_params_n"].sum, shown["vllm:request_params_max_tokens"].sum) == (3, 40)
-    assert (shown["vllm:iteration_tokens_total"].count, shown["vllm:iteration_tokens_total"].sum) == (1, 5)
+    assert (shown["vllm:iteration_tokens_total"].count, shown["vllm:iteration_tokens_total"].sum) == (1, 6)
+    gaps = shown["vllm:inter_token_latency_seconds"]
+    assert (gaps.count, gaps.sum) == (2, 2.0)
     assert shown["vllm:prompt_tokens_cached"].value == 4
     assert shown["vllm:request_prefill_kv_computed_tokens"].sum == 3
     assert shown["vllm:request_time_per_output_token_seconds"].sum == 1.0  # 4 s for the 4 tokens after the first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.engine_metrics import EngineMetrics, StepTally
 from octavo.metrics.stats_line import StatsLine
 from octavo.types.stats import PrefixCacheStats, RequestMetrics, SchedulerStats
 
@@ -11,7 +11,8 @@ def test_rates_are_since_the_last_line_and_cached_tokens_do_not_count():
     metrics = EngineMetrics("m")
     line = StatsLine(metrics, 100.0)
     request = RequestMetrics(first_token_ts=1.0, last_token_ts=1.0, num_generation_tokens=1)
-    metrics.record_tokens(request, 30, 0.0, num_prompt_tokens=200)
+    metrics.record_prompt(request, 200)
+    metrics.record_step(StepTally(num_tokens=30), 1.0)
     metrics.record_scheduler(SchedulerStats(2, 1, 0.5, 3, PrefixCacheStats(1, 200, 50)))
     text, is_busy = line.next(110.0)
     assert is_busy
