@@ -147,6 +147,20 @@ void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& ta
     });
 }
 
+void run_embedding_share(const std::int32_t* ids, std::int64_t count, const Weight& table, std::int64_t first_id, float* out) {
+    const std::int64_t width = table.in_features();
+    parallel_ranges(count, 4.0 * static_cast<double>(width), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t row = ids[i] - first_id;
+            if (row >= 0 && row < table.out_features()) {
+                table.read_row(row, out + i * width);
+            } else {
+                std::fill_n(out + i * width, width, 0.0f);
+            }
+        }
+    });
+}
+
 namespace {
 
 nb::object dequantized(const Weight& weight) {
@@ -176,6 +190,15 @@ nb::object embedding(nb::handle ids_array, const Weight& table) {
     return std::move(out.object);
 }
 
+nb::object embedding_share(nb::handle ids_array, const Weight& table, std::int64_t first_id, std::int64_t num_ids) {
+    const Vector<const std::int32_t> ids = read_vector<std::int32_t>(ids_array, "token_ids");
+    check_range(ids, "token_ids", num_ids);
+    NewArray<float> out = new_array<float>({ids.size, table.in_features()});
+    nb::gil_scoped_release nogil;
+    run_embedding_share(ids.data, ids.size, table, first_id, out.data);
+    return std::move(out.object);
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -188,6 +211,7 @@ void bind_linear(nb::module_& m) {
     bind_weight_builder(m);
     m.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none());
     m.def("embedding", &embedding, nb::arg("token_ids"), nb::arg("table"));
+    m.def("embedding_share", &embedding_share, nb::arg("token_ids"), nb::arg("table"), nb::arg("first_id"), nb::arg("num_ids"));
 }
 
 }  // namespace octavo

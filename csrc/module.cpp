@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "rows.h"
 #include "sampling.h"
+#include "shared_group.h"
 #include "tape.h"
 #include "thread_pool.h"
 #include "weight.h"
@@ -57,4 +58,5 @@ NB_MODULE(_native, m) {
     bind_encoder_attention(m);
     bind_sampling(m);
     bind_tape(m);
+    bind_shared_group(m);
 }

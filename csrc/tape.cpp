@@ -17,6 +17,7 @@
 
 #include "attention.h"
 #include "rows.h"
+#include "shared_group.h"
 #include "thread_pool.h"
 #include "weight.h"
 
@@ -72,6 +73,15 @@ class Tape {
         record("embedding", [=, to = view(out)](const Step& step) {
             const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(ids)];
             run_embedding(values.data, values.size, *weight, address(step, to));
+        });
+    }
+
+    void embedding_share(ViewTuple out, std::int64_t ids, nb::object table, std::int64_t first_id, std::int64_t num_ids) {
+        const Weight* weight = &hold<Weight>(table);
+        limit_ids(ids, num_ids, "ids");
+        record("embedding_share", [=, to = view(out)](const Step& step) {
+            const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(ids)];
+            run_embedding_share(values.data, values.size, *weight, first_id, address(step, to));
         });
     }
 
@@ -207,6 +217,24 @@ class Tape {
         });
     }
 
+    void all_reduce(ViewTuple x, ViewTuple out, nb::object shared) {
+        SharedGroup* group = const_cast<SharedGroup*>(&hold<SharedGroup>(shared));
+        check_contiguous(view(x));
+        record("all_reduce", [=, from = view(x), to = view(out)](const Step& step) {
+            group->all_reduce(address(step, from), count(step, from) * from.row_stride, address(step, to));
+        });
+    }
+
+    void all_gather(ViewTuple x, ViewTuple out, nb::object shared, std::int64_t width) {
+        SharedGroup* group = const_cast<SharedGroup*>(&hold<SharedGroup>(shared));
+        check_contiguous(view(x));
+        const Range share = tile_range(width, group->size(), group->rank());
+        if (view(x).columns != share.end - share.begin || view(out).columns != width) raise_value_error("all_gather has other widths");
+        record("all_gather", [=, from = view(x), to = view(out)](const Step& step) {
+            group->all_gather(address(step, from), count(step, from), width, address(step, to));
+        });
+    }
+
     // -- replay -------------------------------------------------------------------------------------------------------
 
     // num_rows: of each dimension. groups: (query_start, seq_lens, block_table, slot_mapping) of each KV cache group. Returns the
@@ -302,6 +330,10 @@ class Tape {
         if (view.heads == heads && view.columns == columns) return;
         raise_value_error("%s must have %lld heads of %lld, got %lld of %lld", name, static_cast<long long>(heads),
                           static_cast<long long>(columns), static_cast<long long>(view.heads), static_cast<long long>(view.columns));
+    }
+
+    static void check_contiguous(const View& view) {
+        if (view.heads * view.columns != view.row_stride) raise_value_error("ranks exchange whole rows, not parts of them");
     }
 
     template <class T>
@@ -434,6 +466,9 @@ void bind_tape(nb::module_& m) {
                       std::vector<std::int64_t>, std::int64_t>(),
              nb::arg("arena"), nb::arg("slots"), nb::arg("num_arguments"), nb::arg("id_dimensions"), nb::arg("num_groups"))
         .def("embedding", &Tape::embedding)
+        .def("embedding_share", &Tape::embedding_share)
+        .def("all_reduce", &Tape::all_reduce)
+        .def("all_gather", &Tape::all_gather)
         .def("take_rows", &Tape::take_rows)
         .def("linear", &Tape::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none())
         .def("rms_norm", &Tape::rms_norm)

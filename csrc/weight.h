@@ -33,6 +33,9 @@ class Weight {
 // Copies rows `ids` of the table, all within it, to out [count, in_features], on the thread pool.
 void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, float* out);
 
+// The same for a table that begins with the row of first_id; ids that it does not have give zeros.
+void run_embedding_share(const std::int32_t* ids, std::int64_t count, const Weight& table, std::int64_t first_id, float* out);
+
 // Activations quantised for a kernel, see RecordTail in kernels/quant_format.h.
 struct QuantizedRows {
     const std::uint8_t* records = nullptr;

@@ -29,17 +29,17 @@ def connect(place: WorkerPlace) -> WorkerGroups:
     """Meet the others at the place's address; returns when all are there. Raises PeerLostError, ConfigError."""
     return WorkerGroups(
         tensor=_connect(place, f"tp{place.pp_rank}", place.tp_rank, place.tp_size),
-        pipeline=_connect(place, f"pp{place.tp_rank}", place.pp_rank, place.pp_size),
+        pipeline=_connect(place, f"pp{place.tp_rank}", place.pp_rank, place.pp_size, is_pipeline=True),
     )
 
 
-def _connect(place: WorkerPlace, name: str, rank: int, size: int) -> Group:
+def _connect(place: WorkerPlace, name: str, rank: int, size: int, is_pipeline: bool = False) -> Group:
     if size == 1:
         return SoloGroup()
     if place.address.startswith("shm:"):
         from octavo.distributed.shared_memory import SharedMemoryGroup
 
-        return SharedMemoryGroup(place.address, name, rank, size, place.timeout_s)
+        return SharedMemoryGroup(place.address, name, rank, size, place.timeout_s, is_pipeline=is_pipeline)
     from octavo.distributed.torch_group import TorchGroup
 
     return TorchGroup(place, name)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
 from octavo.ops.kv_layout import KVCache
 
@@ -87,6 +88,10 @@ class Ops(Protocol):
 
     def embedding(self, token_ids: Int, table: Weight) -> Float:
         """Look up token_ids [T] in table [V, H]; return [T, H]. Ids outside 0..V-1 raise ValueError."""
+        ...
+
+    def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
+        """Do the same with a table of some rows only: ids first_id and up. Other ids below num_ids give zeros."""
         ...
 
     def take_rows(self, x: Float, rows: Int) -> Float:
@@ -203,6 +208,16 @@ class Ops(Protocol):
         whose distance from it is less than that (itself and sliding_window - 1 on either side). score = scale * q.k;
         partitions as in paged_attention.
         """
+        ...
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Float, group: Group) -> Float:
+        """Return the sum of x [T, H] over the group's ranks, added in their order."""
+        ...
+
+    def all_gather(self, x: Float, group: Group, width: int) -> Float:
+        """Return the ranks' x [T, O] side by side, [T, width]; see `Group.all_gather`."""
         ...
 
     # -- sampling --------------------------------------------------------------------------------------------------

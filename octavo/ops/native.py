@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache
 from octavo.ops.native_tape import NativeTape
+from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
@@ -40,6 +42,9 @@ class NativeOps:
 
     def embedding(self, token_ids: Int, table: Weight) -> Float:
         return _native.embedding(token_ids, _packed(table))
+
+    def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
+        return _native.embedding_share(token_ids, _packed(table), first_id, num_ids)
 
     def take_rows(self, x: Float, rows: Int) -> Float:
         return _native.take_rows(x, rows)
@@ -125,6 +130,14 @@ class NativeOps:
         sliding_window: int | None = None,
     ) -> Float:
         return _native.encoder_attention(query, key, value, query_start, scale, sliding_window)
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Float, group: Group) -> Float:
+        return summed(x, group)
+
+    def all_gather(self, x: Float, group: Group, width: int) -> Float:
+        return group.all_gather(x, width)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 

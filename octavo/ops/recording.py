@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from octavo.distributed.group import Group
+from octavo.distributed.shared_memory import SharedMemoryGroup
 from octavo.errors import UnsupportedError
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Ops, Weight
 from octavo.ops.kv_layout import KVCache
@@ -227,6 +229,11 @@ class RecordingOps:
         ids = _ids(token_ids)
         return self._emit("embedding", (), ids.dimension, (table.in_features,), ids.index, table)
 
+    def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
+        ids = _ids(token_ids)
+        constants = (ids.index, table, first_id, num_ids)
+        return self._emit("embedding_share", (), ids.dimension, (table.in_features,), *constants)
+
     def take_rows(self, x: Float, rows: Int) -> Float:
         ids = _ids(rows)
         return self._emit("take_rows", (x,), ids.dimension, _array(x).inner, ids.index)
@@ -308,6 +315,14 @@ class RecordingOps:
         inputs = (query, key, value)
         return self._emit("encoder_attention", inputs, array.buffer.dimension, (prod(array.inner),), *constants)
 
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Float, group: Group) -> Float:
+        return self._like(x, "all_reduce", _array(x).inner, _shared(group))
+
+    def all_gather(self, x: Float, group: Group, width: int) -> Float:
+        return self._like(x, "all_gather", (width,), _shared(group), width)
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _new(self, dimension: Dimension, inner: tuple[int, ...]) -> RecordedArray:
@@ -351,6 +366,12 @@ def _group(part: object) -> RecordedGroup:
     if not isinstance(part, RecordedGroup):
         raise _CannotRecord(f"attention metadata must be an argument as it came, got {_describe(part)}")
     return part
+
+
+def _shared(group: Group) -> object:
+    if not isinstance(group, SharedMemoryGroup):
+        raise _CannotRecord(f"ranks that are joined by a {type(group).__name__} need Python")
+    return group.native
 
 
 def _describe(x: object) -> str:

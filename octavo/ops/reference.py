@@ -14,11 +14,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
 from octavo.ops import kv_layout, reference_sampling
 from octavo.ops.checks import check_array, check_range
 from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache, cache_sizes
+from octavo.ops.ranks import summed
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
@@ -69,6 +71,14 @@ class ReferenceOps:
         check_range("token_ids", token_ids, table.out_features)
         parts = _parts(table)
         return (parts[0].matrix if len(parts) == 1 else table.dequantized())[token_ids]
+
+    def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
+        check_array("token_ids", token_ids, (None,), np.int32)
+        check_range("token_ids", token_ids, num_ids)
+        rows = token_ids - first_id
+        own = (rows >= 0) & (rows < table.out_features)
+        looked_up = self.embedding(np.where(own, rows, 0).astype(np.int32), table)
+        return np.where(own[:, None], looked_up, np.float32(0))
 
     def take_rows(self, x: Float, rows: Int) -> Float:
         check_array("x", x, (None, None))
@@ -238,6 +248,14 @@ class ReferenceOps:
             scores = _scores(query[start:end], keys, scale)
             result[start:end] = _attend(scores, values, visible, None).reshape(end - start, -1)
         return result
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Float, group: Group) -> Float:
+        return summed(x, group)
+
+    def all_gather(self, x: Float, group: Group, width: int) -> Float:
+        return group.all_gather(x, width)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
