@@ -38,7 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("executor",),
     ("engine",),
     ("entrypoints",),
-    ("octavo", "sampling_params", "outputs", "inputs"),
+    ("octavo", "sampling_params", "pooling_params", "outputs", "inputs"),
 )
 ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
 

@@ -16,9 +16,11 @@ class ForwardContext:
     kv_caches: layer name -> cache array (see `octavo.ops.kv_layout`), bound once by the worker
     metadata: layer name -> its group's AttentionMetadata of this step
     output_rows: [R] int32, the tokens whose hidden states are wanted; None: all
+    query_start: [R+1] int32, where each request's tokens begin, for layers without a cache
     """
 
     ops: Ops
     kv_caches: Mapping[str, KVCache]
     metadata: Mapping[str, AttentionMetadata]
     output_rows: Int | None = None
+    query_start: Int | None = None

@@ -16,7 +16,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, num_groups: int, enable_caching: bool, enable_events: bool = False) -> None:
-        assert num_blocks >= 2, f"a pool needs the null block and one more, got {num_blocks}"
+        assert num_blocks > (num_groups > 0), f"a pool needs the null block and one more, got {num_blocks}"
         self.num_blocks = num_blocks
         self.enable_caching = enable_caching
         self.enable_events = enable_events
@@ -33,7 +33,7 @@ class BlockPool:
     @property
     def usage(self) -> float:
         """Return the share of blocks in use, 0 to 1; the null block does not count."""
-        return 1.0 - self.num_free / (self.num_blocks - 1)
+        return 1.0 - self.num_free / (self.num_blocks - 1) if self.num_blocks > 1 else 0.0
 
     def find(self, block_hash: bytes, group_id: int) -> KVCacheBlock | None:
         return self._cached[group_id].first.get(block_hash)

@@ -66,7 +66,7 @@ class KVCacheManager:
         self.watermark_blocks = int(cache_config.watermark * kv_cache_config.num_blocks)
         self._max_model_len = max_model_len
         self._hash_block_size = hash_block_size(groups)
-        self._smallest_block_size = min(group.spec.block_size for group in groups)
+        self._smallest_block_size = min((group.spec.block_size for group in groups), default=0)
         self._pool = BlockPool(
             kv_cache_config.num_blocks, len(groups), self.enable_caching, cache_config.enable_kv_events
         )
@@ -209,7 +209,7 @@ class KVCacheManager:
 
     def _round_up(self, num_slots: int) -> int:
         """Return the slots that every group has once num_slots were allocated."""
-        return min(-(-num_slots // size) * size for size in self._coordinator.block_sizes)
+        return min((-(-num_slots // size) * size for size in self._coordinator.block_sizes), default=num_slots)
 
 
 NO_BLOCKS: BlockIds = ()

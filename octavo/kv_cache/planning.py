@@ -27,6 +27,7 @@ from octavo.types.kv_spec import (
 # Make groups of the largest kind's size if the smallest kind has nearly as many layers: a few unused pages cost less
 # than cutting every kind into many groups, each with a block table of its own.
 NEARLY_EQUAL = 1.25
+UNBOUNDED_TOKENS = 2**40  # longer than any sequence
 
 
 def plan_kv_cache(
@@ -40,8 +41,11 @@ def plan_kv_cache(
 
     max_step_tokens: tokens that one step adds to a sequence (max_num_batched_tokens + lookahead); bounds what a
         sliding window holds; None: a whole sequence at once
+    A model without a cache (an encoder) gets no groups, and nothing but the null block.
     Raises ConfigError if one sequence of max_model_len tokens does not fit, unless num_blocks_override is set.
     """
+    if not specs:
+        return KVCacheConfig(num_blocks=1, tensors=(), groups=())
     layout = _lay_out(specs, cache_config, max_model_len)
     num_blocks = cache_config.num_blocks_override
     if num_blocks is None:
@@ -68,6 +72,8 @@ def fit_max_model_len(
     max_step_tokens: int | None = None,
 ) -> int:
     """Return the longest length up to max_model_len of which one sequence fits into memory_bytes; 0 if none does."""
+    if not specs:
+        return max_model_len
 
     def fits(length: int) -> bool:
         layout = _lay_out(specs, cache_config, length)
@@ -89,10 +95,12 @@ def max_request_tokens(config: KVCacheConfig, max_step_tokens: int | None = None
 
     The input side refuses prompts that are not shorter; the scheduler ends sequences there.
     """
+    if not config.groups:
+        return UNBOUNDED_TOKENS
     usable = config.num_blocks - 1
     fitting, too_long = 0, usable * max(group.spec.block_size for group in config.groups) + 1
     if _blocks_per_sequence(config.groups, too_long, max_step_tokens or too_long) <= usable:
-        too_long = 2**40  # only sliding windows: no length is too long
+        too_long = UNBOUNDED_TOKENS  # only sliding windows: no length is too long
     while too_long - fitting > 1:
         middle = (fitting + too_long) // 2
         if _blocks_per_sequence(config.groups, middle, max_step_tokens or middle) <= usable:
@@ -136,8 +144,6 @@ class _Layout:
 
 
 def _lay_out(specs: Mapping[str, KVCacheSpec], cache_config: CacheConfig, max_model_len: int) -> _Layout:
-    if not specs:
-        raise ConfigError("The model has no attention layer to plan a KV cache for")
     stored = {name: _as_stored(spec, cache_config, max_model_len) for name, spec in specs.items()}
     unified = _unify_page_sizes(stored)
     if unified is None:

@@ -51,6 +51,20 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class PostNorm:
+    """A norm after the sum: what it gives is also the residual stream that goes on (BERT)."""
+
+    norm: LayerNorm
+
+    def __call__(self, x: Float, ops: Ops) -> Float:
+        return self.norm(x, ops)
+
+    def add(self, x: Float, residual: Float, ops: Ops) -> tuple[Float, Float]:
+        normed, _ = self.norm.add(x, residual, ops)
+        return normed, normed
+
+
+@dataclass(frozen=True, slots=True)
 class NoNorm:
     """The place of a norm that this model does not have."""
 

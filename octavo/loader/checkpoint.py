@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
+from octavo.loader.sentence_transformers import SentenceTransformersFacts
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Checkpoint:
     generation_config: generation_config.json as it is, or what GGUF metadata says (eos_token_id list, ...);
         may be empty
     gguf: the parsed file when format is "gguf" (weights, vocabulary, chat template), else None
+    sentence_transformers: of a folder made by that library, else None
     """
 
     name: str
@@ -28,3 +30,4 @@ class Checkpoint:
     config: HFConfig
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     gguf: GGUFFile | None = None
+    sentence_transformers: SentenceTransformersFacts | None = None

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from octavo.errors import ModelNotFoundError, UnsupportedError
 from octavo.loader.safetensors_weights import INDEX_FILE, SINGLE_FILE
+from octavo.loader.sentence_transformers import MODULES_FILE, SETTINGS_FILES
 
 # Without a wish, the first of these that is there: small and good first, then larger, then full precision.
 _PREFERRED_QUANTIZATIONS = (
@@ -23,6 +24,7 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_MODULE_FILE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")  # of sentence-transformers' modules
 _SPLIT_GGUF = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -55,7 +57,9 @@ def choose_files(
     if quantization is not None:
         return _choose_quantization(gguf_names, quantization, where)
     if "config.json" in names and (not with_weights or any(_is_top_level_safetensors(name) for name in names)):
-        wanted = [name for name in (*_CONFIG_FILES, *_TOKENIZER_FILES) if name in names]
+        wanted = [name for name in (*_CONFIG_FILES, *_TOKENIZER_FILES, *SETTINGS_FILES) if name in names]
+        if MODULES_FILE in names:
+            wanted += sorted(name for name in names if _MODULE_FILE.fullmatch(name))
         return SafetensorsFiles((*wanted, *(_safetensors(names) if with_weights else ())))
     if gguf_names:
         return _choose_default(gguf_names, where)

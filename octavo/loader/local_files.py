@@ -12,15 +12,27 @@ from octavo.errors import CheckpointError
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises CheckpointError when it cannot be read or holds anything else."""
+    value = _read_json(path)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_json_array(path: Path) -> list[Any]:
+    """Return the array in a JSON file; raises CheckpointError when it cannot be read or holds anything else."""
+    value = _read_json(path)
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path} must hold a JSON array, got {type(value).__name__}")
+    return value
+
+
+def _read_json(path: Path) -> object:
     try:
-        value = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:

@@ -17,6 +17,7 @@ from octavo.loader.gguf_config import gguf_config, gguf_generation_config
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.local_files import read_json_object
+from octavo.loader.sentence_transformers import read_sentence_transformers
 from octavo.log import get_logger
 
 logger = get_logger(__name__)
@@ -108,7 +109,8 @@ def _open_folder(name: str, folder: Path) -> Checkpoint:
     config = HFConfig(read_json_object(folder / "config.json"), str(folder / "config.json"))
     generation_path = folder / "generation_config.json"
     generation_config = read_json_object(generation_path) if generation_path.is_file() else {}
-    return Checkpoint(name, folder, "safetensors", config, generation_config)
+    facts = read_sentence_transformers(folder)
+    return Checkpoint(name, folder, "safetensors", config, generation_config, sentence_transformers=facts)
 
 
 def _open_gguf(name: str, path: Path) -> Checkpoint:

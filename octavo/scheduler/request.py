@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from octavo.kv_cache.hashing import SequenceItem, root_hash
 from octavo.types.grammar import GrammarSpec
 from octavo.types.messages import EngineCoreEvent, EngineCoreEventType
+from octavo.types.pooling import PoolingParams
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.sampling_params import SamplingParams
 
@@ -58,7 +59,8 @@ class Request:
     num_in_flight: steps scheduled for it that have not returned
     stop_reason: see EngineCoreOutput
     items: content whose placeholder tokens need encoder outputs, in order of position
-    grammar, reasoning_end_token_ids, reasoning_start_token_ids: see EngineCoreRequest
+    grammar, reasoning_end_token_ids, reasoning_start_token_ids: see EngineCoreRequest, as pooling_params and
+    second_text_start
     """
 
     request_id: str
@@ -87,6 +89,8 @@ class Request:
     grammar: GrammarSpec | None = None
     reasoning_end_token_ids: list[int] | None = None
     reasoning_start_token_ids: list[int] | None = None
+    pooling_params: PoolingParams | None = None
+    second_text_start: int | None = None
 
     @classmethod
     def from_core_request(cls, core_request: EngineCoreRequest, items: Sequence[SequenceItem] = ()) -> Request:
@@ -108,6 +112,8 @@ class Request:
             grammar=core_request.grammar,
             reasoning_end_token_ids=core_request.reasoning_end_token_ids,
             reasoning_start_token_ids=core_request.reasoning_start_token_ids,
+            pooling_params=core_request.pooling_params,
+            second_text_start=core_request.second_text_start,
         )
         if request.is_structured:
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR

@@ -9,7 +9,7 @@ from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
 from octavo.types.grammar import GrammarProgress
-from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedLogprobs
+from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedArray, PackedLogprobs
 from octavo.types.request import GRAMMAR_GAVE_UP
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
@@ -41,6 +41,10 @@ class StepResults:
             if runner_output.failures and request_id in runner_output.failures:
                 ended.append(self._fail(request, self._grammar_error(request) or runner_output.failures[request_id]))
                 continue
+            if runner_output.pooled and request_id in runner_output.pooled:
+                self.add_output(request, [], RequestStatus.FINISHED_STOPPED, pooled=runner_output.pooled[request_id])
+                ended.append((request, RequestStatus.FINISHED_STOPPED))
+                continue
             if not token_ids:
                 if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
                     ended.append(self._fail(request, "the model runner returned no token for a finished prompt"))
@@ -69,6 +73,7 @@ class StepResults:
         status: RequestStatus | None = None,
         logprobs: PackedLogprobs | None = None,
         prompt_logprobs: PackedLogprobs | None = None,
+        pooled: PackedArray | None = None,
     ) -> None:
         """Append a message about a request. status: what the step ends it with; None: as it is."""
         outputs = self._outputs.get(request.client_index)
@@ -84,6 +89,7 @@ class StepResults:
                 request.stop_reason,
                 request.num_cached_tokens or 0,
                 request.take_events() if request.events else [],
+                pooled,
             )
         )
 

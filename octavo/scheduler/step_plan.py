@@ -89,6 +89,8 @@ class StepPlan:
                 stop_token_ids=request.stop_token_ids,
                 block_ids=self._new_blocks[request.request_id],
                 num_computed_tokens=self.settle(request),
+                pooling_params=request.pooling_params,
+                second_text_start=request.second_text_start,
             )
         )
 

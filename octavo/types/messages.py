@@ -27,6 +27,13 @@ class PackedLogprobs(msgspec.Struct, array_like=True, frozen=True):
     ranks: bytes
 
 
+class PackedArray(msgspec.Struct, array_like=True, frozen=True):
+    """A float32 array as it crosses processes. data: C order, little-endian."""
+
+    shape: list[int]
+    data: bytes
+
+
 class EngineCoreEventType(enum.IntEnum):
     """Moments of a request's life inside the core."""
 
@@ -48,6 +55,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     logprobs: one position per new token; prompt_logprobs: positions 1.. of the prompt, delivered once, at its end
     stop_reason: the stop token id, "repetition_detected", or an error text with FinishReason.ERROR
     num_cached_tokens: prompt tokens taken from the prefix cache at first admission
+    pooled: what a pooling model made of the prompt
     """
 
     request_id: str
@@ -58,6 +66,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     events: list[EngineCoreEvent] = []
+    pooled: PackedArray | None = None
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True):

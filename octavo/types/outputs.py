@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from octavo.types.messages import PackedArray
 from octavo.types.stats import RequestMetrics
 
 
@@ -55,6 +56,7 @@ class RequestOutput:
     prompt: the text, or None when the prompt came as token ids
     prompt_logprobs: one entry per prompt token, the first None; None unless asked for
     num_cached_tokens: prompt tokens that came from the prefix cache
+    pooled: of a pooling request, see `PoolingRequestOutput.of`
     """
 
     request_id: str
@@ -69,3 +71,4 @@ class RequestOutput:
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
     kv_transfer_params: dict[str, object] | None = field(default=None)
+    pooled: PackedArray | None = None

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from octavo.types.grammar import GrammarSpec
+from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
 
 
@@ -41,6 +42,8 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     grammar: what the text must follow, in place of sampling_params.structured_outputs
     reasoning_end_token_ids: the grammar begins when these have been generated one after another; None: at once
     reasoning_start_token_ids: an output that does not begin with these has no reasoning; None: it has in any case
+    pooling_params: what to make of the prompt instead of generating; sampling_params are neutral then
+    second_text_start: the prompt is a pair of texts, and the second begins at this token
     """
 
     request_id: str
@@ -57,3 +60,5 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     grammar: GrammarSpec | None = None
     reasoning_end_token_ids: list[int] | None = None
     reasoning_start_token_ids: list[int] | None = None
+    pooling_params: PoolingParams | None = None
+    second_text_start: int | None = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from octavo.types.messages import PackedLogprobs
+from octavo.types.messages import PackedArray, PackedLogprobs
+from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
 
 BlockIds = tuple[list[int], ...]  # one list per KV cache group
@@ -31,6 +32,8 @@ class NewRequestData:
     stop_token_ids: list[int]
     block_ids: BlockIds
     num_computed_tokens: int
+    pooling_params: PoolingParams | None = None
+    second_text_start: int | None = None
 
 
 @dataclass(slots=True)
@@ -89,6 +92,7 @@ class ModelRunnerOutput:
     logprobs: request id -> one position per new token; only for requests that asked
     prompt_logprobs: request id -> positions 1.. of the prompt; only at the prompt's end, for requests that asked
     draft_token_ids: request id -> proposals for the next step
+    pooled: request id -> what a pooling model made of a prompt; these end
     failures: request id -> error text (NaN logits, a logits processor that raised); these end, the others go on
     """
 
@@ -96,4 +100,5 @@ class ModelRunnerOutput:
     logprobs: dict[str, PackedLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[str, PackedLogprobs] = field(default_factory=dict)
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    pooled: dict[str, PackedArray] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ def bind_model(
 ) -> BoundModel:
     """Bind the model to its caches; with `limits` record it, where the backend can.
 
-    layer_groups: names of the layers of each KV cache group
+    layer_groups: names of the layers of each KV cache group; one without names where there is no cache
     """
 
     def forward(ops: Ops, inputs: ForwardInputs) -> Float:
@@ -42,7 +42,8 @@ def bind_model(
             for layer_names, group_metadata in zip(layer_groups, inputs.metadata, strict=True)
             for name in layer_names
         }
-        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows)
+        query_start = inputs.metadata[0].query_start
+        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows, query_start)
         return model.forward(inputs.token_ids, inputs.positions, context)
 
     functions = ModelFunctions(forward, lambda ops, hidden: model.compute_logits(hidden, ops))

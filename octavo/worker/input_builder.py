@@ -19,7 +19,7 @@ class StepInputs:
 
     request_ids: [R]; rows: [R] row of each; query_start: [R+1]
     token_ids, positions: [T] int32
-    metadata: one AttentionMetadata per KV cache group
+    metadata: one AttentionMetadata per KV cache group; without groups one that tells sequences apart
     samples: [R] bool, does the request reach its last known token and so get a new one?
     """
 
@@ -62,6 +62,8 @@ def build_inputs(
         )
         for table in block_tables
     ]
+    if not metadata:
+        metadata.append(metadata_without_cache(query_start))
     return StepInputs(
         request_ids=request_ids,
         rows=row_index,
@@ -70,4 +72,15 @@ def build_inputs(
         positions=positions,
         metadata=metadata,
         samples=seq_lens >= rows.num_tokens[row_index],
+    )
+
+
+def metadata_without_cache(query_start: Int) -> AttentionMetadata:
+    """Return what tells the layers of a model without a cache where each request's tokens begin."""
+    num_rows = len(query_start) - 1
+    return AttentionMetadata(
+        query_start=query_start,
+        seq_lens=np.diff(query_start).astype(np.int32),
+        block_table=np.zeros((num_rows, 1), np.int32),
+        slot_mapping=np.zeros(query_start[-1], np.int64),
     )

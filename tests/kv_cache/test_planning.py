@@ -139,9 +139,11 @@ def test_block_override_below_two_is_refused():
         plan_kv_cache({"layer0": FULL}, 0, replace(CACHE, num_blocks_override=1), 2048)
 
 
-def test_model_without_attention_is_refused():
-    with pytest.raises(ConfigError, match="no attention layer"):
-        plan_kv_cache({}, 10**9, CACHE, 100)
+def test_model_without_a_cache_gets_none_and_bounds_no_length():
+    plan = plan_kv_cache({}, 10**9, CACHE, 100)
+    assert plan.groups == plan.tensors == ()
+    assert fit_max_model_len({}, 0, CACHE, 100) == 100
+    assert max_request_tokens(plan) > 10**9
 
 
 def test_workers_take_the_smallest_number_of_blocks():
