@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.loader.cut import CutTensor
+from octavo.loader.weights import HostTensor
+
 _SCALE = 0.02  # half-width of the uniform distribution around the centre
 
 
@@ -53,3 +56,10 @@ class DummyTensor:
     def compact(self, transposed: bool = False) -> None:
         """Random weights are float32."""
         return None
+
+    @property
+    def column_unit(self) -> int:
+        return 1
+
+    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, columns, transposed)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.compact import GROUP_SIZES, BlockMatrix, CompactMatrix, HalfMatrix
+from octavo.loader.cut import CutTensor
 from octavo.loader.gguf_config import attention_heads
 from octavo.loader.gguf_file import GGUFFile, GGUFTensorInfo
 from octavo.loader.gguf_names import Change, hf_name
 from octavo.loader.local_files import PageRelease
-from octavo.loader.weights import check_shape
+from octavo.loader.weights import HostTensor, check_shape
 from octavo.log import get_logger
 
 logger = get_logger(__name__)
@@ -100,6 +101,13 @@ class GGUFTensor:
         if self.info.type.name not in _FLOAT_TYPES:
             _warn_of_unpacked_type(self.info.type.name, str(self.file.path))
         return None
+
+    @property
+    def column_unit(self) -> int:
+        return GROUP_SIZES.get(self.info.type.name, 1)
+
+    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, columns, transposed)
 
     def _undo_change(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.change is Change.TRANSPOSED:

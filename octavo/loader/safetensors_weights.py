@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.compact import CompactMatrix, HalfMatrix
+from octavo.loader.cut import CutTensor
 from octavo.loader.local_files import PageRelease, map_file, read_json_object
-from octavo.loader.weights import check_shape
+from octavo.loader.weights import HostTensor, check_shape
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -105,6 +106,13 @@ class SafetensorsTensor:
             return None
         stored = np.frombuffer(self.file.buffer, "<u2", math.prod(self.shape), self.offset).reshape(self.shape)
         return HalfMatrix(kind, np.require(stored.T if transposed else stored, requirements=["C", "A"]))
+
+    @property
+    def column_unit(self) -> int:
+        return 1
+
+    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, columns, transposed)
 
 
 class SafetensorsFile:

@@ -28,6 +28,18 @@ class HostTensor(Protocol):
         """
         ...
 
+    @property
+    def column_unit(self) -> int:
+        """How many input features of a matrix share what its format stores once, and so stay together."""
+        ...
+
+    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
+        """Return these output and input features of a matrix, [out, in]; transposed: it is stored [in, out].
+
+        columns: begin and end at multiples of `column_unit`, or where the matrix does
+        """
+        ...
+
 
 class WeightSource(Protocol):
     """The tensors of one checkpoint under their Hugging Face names, whatever the file format.

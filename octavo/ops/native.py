@@ -176,7 +176,7 @@ class NativeOps:
 
 def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -> None:
     if isinstance(matrix, BlockMatrix):
-        builder.add_blocks(matrix.type_name, matrix.blocks)
+        builder.add_blocks(matrix.type_name, matrix.blocks, matrix.first_column, matrix.in_features)
     elif isinstance(matrix, QuantizedMatrix):
         bias = 0 if matrix.codes.dtype == np.uint8 else 128 if matrix.bits == 8 else 8
         codes = matrix.codes.view(np.uint8) + np.uint8(bias) if bias else matrix.codes.view(np.uint8)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError
 from octavo.loader.compact import CompactMatrix
+from octavo.loader.cut import CutTensor
 from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.weights import HostTensor
 from octavo.log import get_logger
@@ -88,3 +89,10 @@ class _PackedTensor:
                 self.codes.codes.shape[1],
             )
         return matrix
+
+    @property
+    def column_unit(self) -> int:
+        return self.codes.kept_group_size or 1
+
+    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, columns, transposed)
