@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from octavo.config.pooling import PoolingConfig
+from octavo.config.speculative import SpeculativeConfig
+
 SchedulingPolicy = Literal["fcfs", "priority"]
 # What quantises a float checkpoint while it loads.
 QuantizationMethod = Literal["int8", "int4"]
@@ -23,6 +26,7 @@ class ModelConfig:
     eos_token_ids: every end-of-sequence id of the checkpoint that the model can sample; the tokenizer's own first
     logits_processors: classes of custom ones (octavo.sampling.custom_processors.LogitsProcessor)
     fit_max_model_len: max_model_len is an upper bound; the start lowers it to what the KV cache can hold
+    pooling: None for a model that generates
     """
 
     model: str
@@ -37,6 +41,7 @@ class ModelConfig:
     enforce_eager: bool = False
     default_sampling_params: Mapping[str, object] = field(default_factory=dict)
     logits_processors: Sequence[type[Any]] = ()
+    pooling: PoolingConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,9 @@ class ParallelConfig:
     """How many processes and in what arrangement.
 
     distributed_executor_backend: uni, mp, ray, external_launcher, or module:Class of an Executor
+    data_parallel_size_local, data_parallel_start_rank: of the data_parallel_size engine replicas, those of this front
+        end: how many, and the rank of the first
+    data_parallel_prefix_affinity: a prompt goes to the replica that has its beginning, unless that is overloaded
     worker_cls, worker_extension_cls: module.Class
     step_timeout_s: a worker that takes longer for a step hangs; None: it may take any time
     """
@@ -95,6 +103,9 @@ class ParallelConfig:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    data_parallel_size_local: int = 1
+    data_parallel_start_rank: int = 0
+    data_parallel_prefix_affinity: bool = False
     decode_context_parallel_size: int = 1
     prefill_context_parallel_size: int = 1
     distributed_executor_backend: str = "uni"
@@ -166,3 +177,9 @@ class OctavoConfig:
     load: LoadConfig
     observability: ObservabilityConfig
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
+    speculative: SpeculativeConfig | None = None
+
+    @property
+    def max_running_sequences(self) -> int:
+        """How many sequences all replicas of a front end together run at once."""
+        return self.scheduler.max_num_seqs * self.parallel.data_parallel_size_local

@@ -40,6 +40,20 @@ class EngineArgs(metaclass=_KnownOptions):
     """
 
     model: str = _option("smollm2-135m-instruct", "catalog name, folder, .gguf file, hub id or hub id:QUANT")
+    runner: str = _option(
+        "auto", "generate or pool (embeddings, scores); auto: as the model is made for", ("auto", "generate", "pooling")
+    )
+    convert: str = _option("auto", "what a pooling model must be for", ("auto", "none", "embed", "classify"))
+    task: str | None = _option(
+        None,
+        "older name: generate, or what a pooling model is for",
+        ("auto", "generate", "embed", "embedding", "classify", "score", "reward"),
+    )
+    pooler_config: dict[str, Any] | None = _option(
+        None,
+        "JSON object: pooling_type or seq_pooling_type and tok_pooling_type, use_activation, dimensions, logit_mean, "
+        "logit_sigma, step_tag_id, returned_token_ids",
+    )
     tokenizer: str | None = _option(None, "folder or file of another tokenizer than the model's own")
     skip_tokenizer_init: bool = _option(False, "load no tokenizer: token ids in, token ids out")
     trust_remote_code: bool = _option(False, "accepted for compatibility; code from a model folder never runs")
@@ -92,7 +106,19 @@ class EngineArgs(metaclass=_KnownOptions):
     scheduler_reserve_full_isl: bool = _option(True, "admit a prompt only if all of it fits the KV cache")
     tensor_parallel_size: int = _option(1, "processes that share each layer")
     pipeline_parallel_size: int = _option(1, "processes that share the layers")
-    data_parallel_size: int = _option(1, "engine replicas")
+    data_parallel_size: int = _option(1, "engine replicas, here and behind other front ends")
+    data_parallel_rank: int | None = _option(None, "this server runs the one replica of this rank (external balancing)")
+    data_parallel_external_lb: bool = _option(False, "external balancing; data_parallel_rank says the same")
+    data_parallel_hybrid_lb: bool = _option(
+        False, "this server runs data_parallel_size_local replicas; something outside balances between servers"
+    )
+    data_parallel_size_local: int | None = _option(None, "replicas of this server (all)")
+    data_parallel_start_rank: int | None = _option(None, "rank of this server's first replica (0)")
+    data_parallel_address: str | None = _option(None, "accepted for compatibility: replicas need no connection")
+    data_parallel_rpc_port: int | None = _option(None, "accepted for compatibility: replicas need no connection")
+    data_parallel_prefix_affinity: bool = _option(
+        False, "send a prompt to the replica that has computed its beginning, unless others are much less busy"
+    )
     decode_context_parallel_size: int = _option(1, "tensor-parallel processes that share the KV cache of a sequence")
     prefill_context_parallel_size: int = _option(1, "processes that share a prompt")
     distributed_executor_backend: str | type[Any] | None = _option(
@@ -106,6 +132,14 @@ class EngineArgs(metaclass=_KnownOptions):
         "JSON object: backend (auto, guidance, xgrammar), disable_any_whitespace (true), disable_additional_properties "
         "(false), reasoning_parser, enable_in_reasoning (false)",
     )
+    speculative_config: dict[str, Any] | None = _option(
+        None,
+        "JSON object: method (ngram, suffix), num_speculative_tokens, prompt_lookup_min and prompt_lookup_max (5), "
+        "num_speculative_tokens_per_batch_size, suffix_decoding_…; see docs/speculative.md",
+    )
+    spec_method: str | None = _option(None, "method of speculative_config")
+    spec_model: str | None = _option(None, "model of speculative_config")
+    spec_tokens: int | None = _option(None, "num_speculative_tokens of speculative_config")
     reasoning_parser: str | None = _option(
         None, "format of the model's reasoning; auto (the default): as the chat template shows; none: no parsing"
     )
@@ -140,9 +174,6 @@ class EngineArgs(metaclass=_KnownOptions):
 
 # vLLM option -> (values that ask for nothing, what is missing). Accepted when neutral, refused otherwise.
 UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "runner": (("auto", "generate"), "only text generation is built"),
-    "convert": (("auto", "none"), "only text generation is built"),
-    "task": (("auto", "generate", None), "only text generation is built"),
     "model_impl": (("auto", "vllm"), "models run by Octavo's own declarations"),
     "tokenizer_mode": (("auto", "hf"), "tokenizers load from tokenizer.json or GGUF"),
     "tokenizer_revision": ((None,), "use revision"),
@@ -152,13 +183,8 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "cpu_offload_gb": ((0, 0.0), "weights are in main memory already"),
     "disable_custom_all_reduce": ((False, True), ""),
     "enable_lora": ((False,), "LoRA adapters are not built"),
-    "speculative_config": ((None,), "speculative decoding is not built"),
-    "spec_method": ((None,), "speculative decoding is not built"),
-    "spec_model": ((None,), "speculative decoding is not built"),
-    "spec_tokens": ((None,), "speculative decoding is not built"),
     "mm_processor_kwargs": ((None, {}), "multimodal input is not built"),
     "limit_mm_per_prompt": ((None, {}), "multimodal input is not built"),
-    "pooler_config": ((None,), "pooling is not built"),
     "profiler_config": ((None,), "profiling is not built"),
     "collect_detailed_traces": ((None, ""), "a request's span tells where its time went; modules have none"),
     "attention_config": ((None,), "there is one attention backend"),
@@ -185,7 +211,8 @@ UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "disable_chunked_mm_input": ((False,), "multimodal input is not built"),
     "stream_interval": ((1,), "every token is passed on; clients that are slow get several at once"),
     "scheduler_cls": ((None,), "other schedulers cannot be plugged in"),
-    "data_parallel_rank": ((None,), "data parallelism is not built"),
+    "data_parallel_backend": ((None, "mp"), "replicas are processes of the front end's machine"),
+    "data_parallel_multi_port_external_lb": ((False,), "start one server for each rank, with data_parallel_rank"),
     "enable_eplb": ((False,), "mixture-of-experts models are not built"),
     "enable_dbo": ((False,), "there is one batch at a time"),
     "nnodes": ((1,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),

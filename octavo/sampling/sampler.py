@@ -135,6 +135,8 @@ class Sampler:
         if wanted:
             source = self._processed(batch, wanted, scaled) if snapshot is None else snapshot
             output.logprobs = self._collect_logprobs(batch, source, token_ids, wanted)
+        if batch.failures:  # a row that fails has no token
+            index, token_ids, features = index[batch.alive], token_ids[batch.alive], features[batch.alive]
         self._rows.record(index, token_ids, features)
         return output
 

@@ -6,6 +6,7 @@ One runner for all devices. What a feature needs beyond this is a helper object 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,11 @@ from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.quantization.open import open_model_weights
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
-from octavo.types.messages import PackedLogprobs
 from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
-from octavo.worker.input_builder import StepInputs, build_inputs
+from octavo.worker.draft_step import DraftStep, draft_output_rows, measure_fixed_share
+from octavo.worker.input_builder import build_inputs
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
 from octavo.worker.request_rows import RequestRows
@@ -40,9 +41,8 @@ class ModelRunner:
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
         self._config = config
         self.ops = ops
-        # between execute_model and sample_tokens: the step's inputs, the requests that sample, and hidden states
-        # [R, H]: one row for each of these, then those of prompt log-probabilities
-        self._executed: tuple[StepInputs, NDArray[np.intp], Float] | None = None
+        # between execute_model and sample_tokens
+        self._executed: _Executed | None = None
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -71,6 +71,10 @@ class ModelRunner:
         self._prompt_logprobs = PromptLogprobsStep(
             self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)
         )
+        self._drafts: DraftStep | None = None
+        if self._config.speculative is not None:
+            fixed_share = measure_fixed_share(self._bound, [group.spec.block_size for group in plan.groups])
+            self._drafts = DraftStep(self._config.speculative, self._rows, self._sampler, max_num_seqs, fixed_share)
 
     def release_memory(self, weights: bool) -> None:
         """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
@@ -133,43 +137,54 @@ class ModelRunner:
         self._update_rows(step)
         if not step.total_num_scheduled_tokens:
             return ModelRunnerOutput()
+        if self._drafts is not None:
+            self._drafts.place(step.scheduled_spec_tokens)
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
         sampling = np.flatnonzero(inputs.samples)
-        output_rows = inputs.query_start[1:][sampling] - 1  # the last token of each
+        request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
+        drafts: list[list[int]] | None = None
+        if step.scheduled_spec_tokens:
+            drafts = [step.scheduled_spec_tokens.get(request_id, []) for request_id in request_ids]
+            output_rows = draft_output_rows(inputs, sampling, drafts)
+        else:
+            output_rows = inputs.query_start[1:][sampling] - 1  # the last token of each
+        num_sampled = len(output_rows)
         prompt_tokens = self._prompt_logprobs.plan(inputs, self._rows)
         if len(prompt_tokens):
             output_rows = np.concatenate([output_rows, prompt_tokens])
         hidden = self._bound.forward(ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata))
-        self._executed = (inputs, sampling, hidden)
+        self._executed = _Executed(
+            request_ids, inputs.rows[sampling], drafts, hidden[:num_sampled], hidden[num_sampled:]
+        )
         return None
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Sample a token for every request of the step whose known tokens are all computed."""
         assert self._executed is not None, "sample_tokens follows an execute_model that returned None"
-        inputs, sampling, hidden = self._executed
-        self._executed = None
-        prompt_logprobs = self._prompt_logprobs.collect(hidden[len(sampling) :])
-        output = self._sample(inputs, sampling, hidden, grammar) if len(sampling) else ModelRunnerOutput()
+        executed, self._executed = self._executed, None
+        prompt_logprobs = self._prompt_logprobs.collect(executed.prompt_hidden)
+        output = self._sample(executed, grammar) if executed.request_ids else ModelRunnerOutput()
         output.prompt_logprobs = prompt_logprobs
+        if self._drafts is not None:
+            output.draft_token_ids = self._drafts.propose(output.sampled_token_ids)
         return output
 
-    def _sample(
-        self, inputs: StepInputs, sampling: NDArray[np.intp], hidden: Float, grammar: GrammarOutput | None
-    ) -> ModelRunnerOutput:
-        logits = self._bound.logits(hidden[: len(sampling)])
-        rows = inputs.rows[sampling]
-        request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
-        bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids)
-        sampled = self._sampler.sample(logits, rows, bitmask)
-        self._rows.append_tokens(rows, sampled.token_ids)
-        logprobs: dict[str, PackedLogprobs] = {request_ids[i]: packed for i, packed in sampled.logprobs.items()}
-        failures = {request_ids[i]: text for i, text in sampled.failures.items()}
-        token_ids = {
-            request_id: [token_id]
-            for request_id, token_id in zip(request_ids, sampled.token_ids, strict=True)
-            if request_id not in failures
-        }
-        return ModelRunnerOutput(sampled_token_ids=token_ids, logprobs=logprobs, failures=failures)
+    def _sample(self, executed: _Executed, grammar: GrammarOutput | None) -> ModelRunnerOutput:
+        request_ids, rows, drafts = executed.request_ids, executed.rows, executed.drafts
+        bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids, drafts)
+        if drafts is not None:
+            assert self._drafts is not None, "only what proposes guesses gets any"
+            verified = self._drafts.verify(self._bound.logits, executed.hidden, rows, drafts, bitmask)
+            new, logprobs, failures = verified.token_ids, verified.logprobs, verified.failures
+        else:
+            sampled = self._sampler.sample(self._bound.logits(executed.hidden), rows, bitmask)
+            self._rows.append_tokens(rows, sampled.token_ids)
+            new, logprobs, failures = [[token_id] for token_id in sampled.token_ids], sampled.logprobs, sampled.failures
+        return ModelRunnerOutput(
+            sampled_token_ids={request_ids[i]: new[i] for i in range(len(new)) if i not in failures},
+            logprobs={request_ids[i]: packed for i, packed in logprobs.items()},
+            failures={request_ids[i]: text for i, text in failures.items()},
+        )
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -188,6 +203,8 @@ class ModelRunner:
             table.append(row, block_ids)
         self._sampler.add_request(row, request)
         self._prompt_logprobs.add(request)
+        if self._drafts is not None:
+            self._drafts.add(row, request)
 
     def _remove_request(self, request_id: str) -> None:
         row = self._rows.remove(request_id)
@@ -195,6 +212,8 @@ class ModelRunner:
             table.clear(row)
         self._sampler.remove_request(row)
         self._prompt_logprobs.remove(request_id)
+        if self._drafts is not None:
+            self._drafts.remove(row)
 
     def _update_cached(self, cached: CachedRequestData) -> None:
         self._rows.set_computed(cached.request_ids, cached.num_computed_tokens)
@@ -205,12 +224,30 @@ class ModelRunner:
                     table.append(row, block_ids)
 
 
-def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str]) -> Int:
-    """Return one row of mask words per request, [N, words] int32: all ones where no grammar constrains."""
-    masks = np.frombuffer(grammar.bitmask, np.int32).reshape(len(grammar.request_ids), -1)
-    rows = np.full((len(request_ids), masks.shape[1]), -1, np.int32)
-    row_of = {request_id: row for row, request_id in enumerate(request_ids)}
-    for request_id, mask in zip(grammar.request_ids, masks, strict=True):
-        if request_id in row_of:
-            rows[row_of[request_id]] = mask
-    return rows
+@dataclass(frozen=True, slots=True)
+class _Executed:
+    """A forward whose tokens are still to be sampled.
+
+    request_ids, rows: the requests that get a token; drafts: guesses of each, None where nobody has any
+    hidden: [N, H], of each request its last known token and its guesses; prompt_hidden: for prompt log-probabilities
+    """
+
+    request_ids: list[str]
+    rows: NDArray[np.intp]
+    drafts: list[list[int]] | None
+    hidden: Float
+    prompt_hidden: Float
+
+
+def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str], drafts: list[list[int]] | None) -> Int:
+    """Return a line of mask words per request and guess, [N, words] int32: all ones where no grammar constrains."""
+    counts = [1] * len(request_ids) if drafts is None else [len(draft) + 1 for draft in drafts]
+    ends = np.cumsum(counts).tolist()
+    lines_of = {
+        request_id: slice(end - count, end) for request_id, count, end in zip(request_ids, counts, ends, strict=True)
+    }
+    places = [np.arange(ends[-1])[lines_of[request_id]] for request_id in grammar.request_ids]
+    masks = np.frombuffer(grammar.bitmask, np.int32).reshape(sum(map(len, places)), -1)
+    lines = np.full((ends[-1], masks.shape[1]), -1, np.int32)
+    lines[np.concatenate(places)] = masks
+    return lines

@@ -74,3 +74,15 @@ class RequestRows:
             self.token_ids[rows, ends] = token_ids
         else:
             self.token_ids[rows[fits], ends[fits]] = np.asarray(token_ids, np.int32)[fits]
+
+    def extend(self, row: int, token_ids: Sequence[int]) -> None:
+        """Append sampled tokens to one row, as many as fit."""
+        end = int(self.num_tokens[row])
+        self.num_tokens[row] = end + len(token_ids)
+        fitting = token_ids[: max(self.token_ids.shape[1] - end, 0)]
+        self.token_ids[row, end : end + len(fitting)] = fitting
+
+    def place_drafts(self, row: int, draft: Sequence[int]) -> None:
+        """Put guesses behind a row's tokens, without counting them."""
+        end = int(self.num_tokens[row])
+        self.token_ids[row, end : end + len(draft)] = draft

@@ -1,0 +1,57 @@
+"""How many guesses are worth computing: fewer for a row that is often wrong, and fewer in a large batch.
+
+A step of B tokens takes about B + r times what one more token adds, r telling how much of a step is paid once (reading
+the weights, mostly). Without guesses it yields B tokens, so a guess must come true with a probability over
+B / (B + r): little when one request runs alone, nearly 1 in a large batch, where computing is all that there is to pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_MARGIN = 1.15  # guesses must be worth so much more than they cost: chances and costs are estimates
+_WEIGHT = 0.12  # of the newest outcome in a row's chance
+_FIRST_CHANCE = 0.5
+_MAX_CHANCE = 0.995
+
+
+class DraftLengths:
+    """Keeps each row's chance that a guess is right, given that those before it were.
+
+    fixed_share: r, see above
+    limits: (least batch size, greatest, most guesses) as the user wants it; batch sizes not named have no limit
+    """
+
+    def __init__(
+        self, max_num_seqs: int, max_tokens: int, fixed_share: float, limits: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        self._chances = [_FIRST_CHANCE] * max_num_seqs
+        self._max_tokens = max_tokens
+        sizes = np.arange(max_num_seqs + 1)
+        with np.errstate(divide="ignore"):
+            # log of the chance that a guess needs
+            self._log_needed = np.log(np.minimum(_MARGIN * sizes / (sizes + fixed_share), 0.999)).tolist()
+        self._most = [max_tokens] * (max_num_seqs + 1)
+        for least, greatest, most in limits:
+            for size in range(least, min(greatest, max_num_seqs) + 1):
+                self._most[size] = min(most, max_tokens)
+
+    def add(self, row: int) -> None:
+        self._chances[row] = _FIRST_CHANCE
+
+    def limit(self, row: int, batch_size: int) -> int:
+        """Return how many tokens to guess for a row among so many that generate."""
+        length = self._log_needed[batch_size] / math.log(self._chances[row])
+        return min(int(length), self._most[batch_size])
+
+    def observe(self, row: int, guesses: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Learn from what a row generated where it had been guessed, whether the guesses were computed or not."""
+        chance = self._chances[row]
+        for guess, token_id in zip(guesses, token_ids, strict=False):
+            chance += _WEIGHT * ((guess == token_id) - chance)
+            if guess != token_id:
+                break
+        self._chances[row] = min(max(chance, 0.01), _MAX_CHANCE)

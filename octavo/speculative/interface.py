@@ -1,0 +1,29 @@
+"""What guesses tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Proposer(Protocol):
+    """Guesses how each row goes on. Guesses change how fast tokens come, never which tokens.
+
+    Call order of a row: add, then append and propose (each any number of times), remove.
+    """
+
+    def add(self, row: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
+        """Take a row with its prompt and, if it was preempted or goes on after a crash, its output."""
+        ...
+
+    def append(self, row: int, token_ids: Sequence[int]) -> None:
+        """Take what the row has generated since."""
+        ...
+
+    def propose(self, row: int, max_tokens: int) -> list[int]:
+        """Return up to max_tokens guesses of what follows; none where nothing speaks for any."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Give the row up."""
+        ...

@@ -1,0 +1,167 @@
+"""The worker's part in speculation: guesses go into the rows, their logits are verified, and new ones are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.config.speculative import SpeculativeConfig
+from octavo.ops.interface import AttentionMetadata, Float, Int
+from octavo.ops.tape import ForwardInputs
+from octavo.sampling.sampler import Sampler
+from octavo.speculative.draft_lengths import DraftLengths
+from octavo.speculative.interface import Proposer
+from octavo.speculative.ngram import NgramProposer
+from octavo.speculative.suffix import SuffixProposer
+from octavo.speculative.verify import VerifiedTokens, verify
+from octavo.types.step import NewRequestData
+from octavo.worker.bound_model import BoundModel
+from octavo.worker.input_builder import StepInputs
+from octavo.worker.request_rows import RequestRows
+
+_MEASURED_TOKENS = 16
+
+
+class DraftStep:
+    """Call order in a step: place, output_rows, verify (both only with guesses), propose.
+
+    fixed_share: see DraftLengths
+    """
+
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        rows: RequestRows,
+        sampler: Sampler,
+        max_num_seqs: int,
+        fixed_share: float,
+    ) -> None:
+        self._rows = rows
+        self._sampler = sampler
+        self._max_logits_rows = max_num_seqs + config.num_speculative_tokens
+        self._proposer = make_proposer(config)
+        self._lengths = DraftLengths(
+            max_num_seqs,
+            config.num_speculative_tokens,
+            fixed_share,
+            config.num_speculative_tokens_per_batch_size,
+        )
+        self._guesses: dict[int, list[int]] = {}  # row -> of its next tokens, whether they are computed or not
+
+    def add(self, row: int, request: NewRequestData) -> None:
+        """Take a request that has got a row."""
+        self._proposer.add(row, request.token_ids, request.num_prompt_tokens)
+        self._lengths.add(row)
+
+    def remove(self, row: int) -> None:
+        """Forget the row's request."""
+        self._proposer.remove(row)
+        self._guesses.pop(row, None)
+
+    def place(self, drafts: Mapping[str, list[int]]) -> None:
+        """Put the scheduled guesses behind their rows' tokens, where the step's inputs are gathered."""
+        for request_id, draft in drafts.items():
+            self._rows.place_drafts(self._rows.row(request_id), draft)
+
+    def verify(
+        self,
+        compute_logits: Callable[[Float], Float],
+        hidden: Float,
+        rows: NDArray[np.intp],
+        drafts: Sequence[Sequence[int]],
+        bitmask: Int | None,
+    ) -> VerifiedTokens:
+        """Sample each row's next token and what guesses allow, and append them.
+
+        hidden, bitmask: for each row in turn a line for each of its guesses, and one for what follows
+        """
+        result = VerifiedTokens([])
+        begin = first_line = 0
+        while begin < len(drafts):
+            end, num_lines = begin, 0
+            while end < len(drafts) and num_lines + len(drafts[end]) < self._max_logits_rows:
+                num_lines += len(drafts[end]) + 1
+                end += 1
+            lines = slice(first_line, first_line + num_lines)
+            part = verify(
+                self._sampler,
+                compute_logits(hidden[lines]),
+                rows[begin:end],
+                drafts[begin:end],
+                None if bitmask is None else bitmask[lines],
+            )
+            result.token_ids += part.token_ids
+            result.logprobs.update({begin + index: packed for index, packed in part.logprobs.items()})
+            result.failures.update({begin + index: text for index, text in part.failures.items()})
+            begin, first_line = end, first_line + num_lines
+        for row, token_ids in zip(rows.tolist(), result.token_ids, strict=True):
+            self._rows.extend(row, token_ids)
+        return result
+
+    def propose(self, new_token_ids: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Learn what was generated, and return guesses of what follows for the rows where they are worth it."""
+        proposals = {}
+        for request_id, token_ids in new_token_ids.items():
+            row = self._rows.row(request_id)
+            if row in self._guesses:
+                self._lengths.observe(row, self._guesses.pop(row), token_ids)
+            self._proposer.append(row, token_ids)
+            length = self._lengths.limit(row, len(new_token_ids))
+            guesses = self._proposer.propose(row, max(length, 1))  # one shows whether it would have been right
+            if guesses:
+                self._guesses[row] = guesses
+                if length:
+                    proposals[request_id] = guesses
+        return proposals
+
+
+def make_proposer(config: SpeculativeConfig) -> Proposer:
+    """Return what guesses by the configured method."""
+    if config.method == "ngram":
+        return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
+    return SuffixProposer(
+        config.suffix_decoding_max_tree_depth,
+        config.suffix_decoding_max_cached_requests,
+        config.suffix_decoding_max_spec_factor,
+        config.suffix_decoding_min_token_prob,
+    )
+
+
+def draft_output_rows(inputs: StepInputs, sampling: NDArray[np.intp], drafts: Sequence[Sequence[int]]) -> Int:
+    """Return the tokens whose hidden states are wanted: of each request the last known one, and its guesses."""
+    counts = np.array([len(draft) + 1 for draft in drafts], np.int32)
+    first_tokens = inputs.query_start[1:][sampling] - counts
+    first_lines = np.cumsum(counts, dtype=np.int32) - counts
+    lines: Int = np.arange(counts.sum(), dtype=np.int32) + np.repeat(first_tokens - first_lines, counts)
+    return lines
+
+
+def measure_fixed_share(bound: BoundModel, block_sizes: Sequence[int]) -> float:
+    """Time steps of one and of several tokens; return how many further tokens cost as much as what a step costs once.
+
+    block_sizes: of the KV cache groups; what is written goes to the null block
+    """
+    seconds = []
+    for num_tokens in (1, _MEASURED_TOKENS):
+        positions = np.arange(num_tokens, dtype=np.int32)
+        metadata = [
+            AttentionMetadata(
+                query_start=np.array([0, num_tokens], np.int32),
+                seq_lens=np.array([num_tokens], np.int32),
+                block_table=np.zeros((1, -(-num_tokens // size)), np.int32),
+                slot_mapping=(positions % size).astype(np.int64),
+            )
+            for size in block_sizes
+        ]
+        inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata)
+        runs = []
+        for _ in range(4):
+            begin = time.perf_counter()
+            bound.logits(bound.forward(inputs))
+            runs.append(time.perf_counter() - begin)
+        seconds.append(min(runs))
+    per_token = max(seconds[1] - seconds[0], 1e-9) / (_MEASURED_TOKENS - 1)
+    return float(np.clip(seconds[0] / per_token - 1, 0.0, 64.0))
