@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Prefill and decode rates of Octavo beside llama.cpp and OpenVINO: same machine, same run, same work, interleaved.
+"""Prefill and decode rates of Octavo beside llama.cpp, ik_llama.cpp and OpenVINO: one run, same work, interleaved.
 
 usage: versus_peers.py --llamacpp PATH/llama-batched-bench [--model NAME_OR_GGUF] [--llamacpp-models A.gguf B.gguf]
-                       [--openvino-python ENV/bin/python --openvino-model Q8_0.gguf] [--batches 1,8,32] [--rounds 5]
+                       [--ik-python ENV/bin/python --ik-models A.gguf B.gguf] [--batches 1,8,32] [--rounds 5]
+                       [--openvino-python ENV/bin/python --openvino-model Q8_0.gguf]
 
 Every round runs every engine once at every batch size. Medians are printed with each peer's share of Octavo's rate.
 Prompts are random token ids; end of sequence is ignored; decoding is greedy. llama.cpp measures prefill and decode
 itself; the others' prefill comes from a run that generates one token, decode from the difference to the whole run.
 Peers are installed by hand, each in an environment of its own. `llama-quantize --allow-requantize IN OUT Q4_0` makes
-other formats of one model, `benchmarks/random_gguf.py` models of any size.
+other formats of one model, `benchmarks/random_gguf.py` models of any size. ik_llama.cpp comes as the package
+ik-llama-cpp-python; it repacks the weights as they are loaded. Like llama-batched-bench it does not sample.
 """
 
 from __future__ import annotations
@@ -46,12 +48,13 @@ class Octavo:
         assert all(len(output.outputs[0].token_ids) == num_tokens for output in outputs)
 
 
-class OpenVINO:
-    """OpenVINO GenAI in its own Python environment; this file is also the program that runs there."""
+class Served:
+    """A peer in a Python environment of its own; this file is also the program that runs there."""
 
-    def __init__(self, python: str, model: str) -> None:
-        command = [python, __file__, "--serve-openvino", model]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, python: str, *command: str) -> None:
+        self._process = subprocess.Popen(
+            [python, __file__, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._answer()
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> None:
@@ -64,7 +67,7 @@ class OpenVINO:
         for line in self._process.stdout:
             if line.strip() == "done":
                 return
-        raise SystemExit("OpenVINO's process ended; see its message above")
+        raise SystemExit("a peer's process ended; see its message above")
 
 
 def serve_openvino(model: str) -> None:
@@ -83,6 +86,44 @@ def serve_openvino(model: str) -> None:
         wish.max_new_tokens, wish.ignore_eos, wish.do_sample = num_tokens, True, False
         arrays = [ov.Tensor(np.array([prompt], dtype=np.int64)) for prompt in prompts]
         pipeline.generate(arrays, [wish] * len(prompts))
+        print("done", flush=True)
+
+
+def serve_ik(model: str, threads: int, max_batch: int, max_len: int) -> None:
+    """Generate what comes as JSON lines on standard input; answer each with "done"."""
+    import ik_llama_cpp._ctypes_api as api  # type: ignore[import-not-found]
+
+    wish = api.llama_model_default_params()
+    wish.repack_tensors = True
+    loaded = api.llama_model_load_from_file(model.encode(), wish)
+    form = api.llama_context_default_params()
+    form.n_ctx, form.n_batch, form.n_ubatch, form.n_seq_max = max_batch * max_len, 2048, 512, max_batch
+    form.n_threads = form.n_threads_batch = threads
+    form.flash_attn = True
+    context = api.llama_init_from_model(loaded, form)
+    batch = api.llama_batch_init(2048, 0, 1)
+
+    def forward(tokens: list[tuple[int, int, int, bool]]) -> None:
+        """Compute (token, position, sequence, whether its logits are wanted)."""
+        for start in range(0, len(tokens), 2048):
+            part = tokens[start : start + 2048]
+            batch.n_tokens = len(part)
+            for index, (token, position, sequence, wanted) in enumerate(part):
+                batch.token[index], batch.pos[index], batch.n_seq_id[index] = token, position, 1
+                batch.seq_id[index][0], batch.logits[index] = sequence, int(wanted)
+            if api.llama_decode(context, batch):
+                raise SystemExit("llama_decode failed")
+
+    print("done", flush=True)
+    for line in sys.stdin:
+        prompts, num_tokens = json.loads(line)
+        length = len(prompts[0])
+        api.llama_kv_cache_clear(context)
+        forward(
+            [(token, at, s, at == length - 1) for s, prompt in enumerate(prompts) for at, token in enumerate(prompt)]
+        )
+        for number in range(num_tokens - 1):
+            forward([(prompt[number % length], length + number, s, True) for s, prompt in enumerate(prompts)])
         print("done", flush=True)
 
 
@@ -129,8 +170,13 @@ def contenders(args: argparse.Namespace) -> dict[str, Callable[[int], Rates]]:
     for model in args.llamacpp_models:
         name = f"llama.cpp {Path(model).stem}"
         measure[name] = lambda batch, model=model: measured_by_llamacpp(model, batch, args)  # type: ignore[misc]
+    for model in args.ik_models:
+        limits = map(str, (args.threads, max(args.batches), args.input_len + args.output_len))
+        ik = Served(args.ik_python, "--serve-ik", model, *limits)
+        name = f"ik_llama.cpp {Path(model).stem}"
+        measure[name] = lambda batch, ik=ik: measured(ik.generate, batch, args)  # type: ignore[misc]
     if args.openvino_model:
-        openvino = OpenVINO(args.openvino_python, args.openvino_model)
+        openvino = Served(args.openvino_python, "--serve-openvino", args.openvino_model)
         name = f"OpenVINO {Path(args.openvino_model).stem}"
         measure[name] = lambda batch: measured(openvino.generate, batch, args)
     return measure
@@ -142,6 +188,8 @@ def main() -> None:
     parser.add_argument("--options", default="{}", help="JSON of further EngineArgs")
     parser.add_argument("--llamacpp", help="path of llama-batched-bench")
     parser.add_argument("--llamacpp-models", nargs="*", default=[], help="GGUF files, each a contender")
+    parser.add_argument("--ik-python", default=sys.executable)
+    parser.add_argument("--ik-models", nargs="*", default=[], help="GGUF files, each a contender")
     parser.add_argument("--openvino-python", default=sys.executable)
     parser.add_argument("--openvino-model")
     parser.add_argument("--batches", default="1,8,32")
@@ -151,7 +199,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--serve-openvino", metavar="MODEL", help=argparse.SUPPRESS)
+    parser.add_argument("--serve-ik", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.serve_ik:
+        model, *limits = args.serve_ik
+        return serve_ik(model, *map(int, limits))
     if args.serve_openvino:
         return serve_openvino(args.serve_openvino)
     args.batches = [int(batch) for batch in args.batches.split(",")]
