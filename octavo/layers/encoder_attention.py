@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
-from octavo.layers.attention import QKNorm
+from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.linear import Linear
+from octavo.layers.parallel import SummedLinear
 from octavo.ops.interface import Float, Int
 
 
@@ -16,7 +17,7 @@ class EncoderAttention:
 
     name: str
     qkv: Linear
-    output: Linear
+    output: Linear | SummedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -24,6 +25,23 @@ class EncoderAttention:
     cos_sin: Float | None = None
     qk_norm: QKNorm | None = None
     sliding_window: int | None = None
+
+    @staticmethod
+    def like(attention: Attention) -> EncoderAttention:
+        """Return a layer with the weights of one that keeps a cache."""
+        assert attention.softcap is None, "no model has soft caps and looks both ways"
+        return EncoderAttention(
+            attention.name,
+            attention.qkv,
+            attention.output,
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_dim,
+            attention.scale,
+            attention.cos_sin,
+            attention.qk_norm,
+            attention.sliding_window,
+        )
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]."""
