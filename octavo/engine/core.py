@@ -123,10 +123,9 @@ class EngineCore:
             raise
 
     def _forward_and_sample(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        running = self.executor.execute_model(step)
-        grammar = self.scheduler.get_grammar_bitmask(step)  # on this thread, while the workers compute
-        output = running.result()
-        return output if output is not None else self.executor.sample_tokens(grammar)
+        output = self.executor.submit(step, self.scheduler.get_grammar_bitmask).result()
+        assert output is not None, "a whole step has an output"
+        return output
 
     def _failed(self, step: SchedulerOutput, error: str) -> ModelRunnerOutput:
         """Return the output of a step that did not end: every request in it has failed."""

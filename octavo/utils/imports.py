@@ -1,4 +1,4 @@
-"""Import an object by the dotted name that a user gave."""
+"""Objects and the dotted names by which they are imported."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def import_by_name(name: str) -> Any:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot import {name!r} (expected module.Name or module:Name): {error}") from error
+
+
+def name_of_class(found: type[Any]) -> str:
+    """Return a class's `module:Name`, by which another process finds it; TypeError when it cannot."""
+    if found.__module__ == "__main__" or "<locals>" in found.__qualname__:
+        raise TypeError(f"{found.__qualname__} must be defined in a module that the process can import")
+    return f"{found.__module__}:{found.__qualname__}"

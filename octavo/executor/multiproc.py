@@ -1,0 +1,205 @@
+"""Workers in processes of their own on this machine: commands over shared memory, replies over sockets."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from octavo.config import OctavoConfig, ParallelConfig
+from octavo.distributed.place import WorkerPlace
+from octavo.distributed.rendezvous import Rendezvous
+from octavo.errors import PeerLostError
+from octavo.executor.broadcast import BroadcastWriter, create_memory
+from octavo.executor.messages import Doing, ErrorReply, encode_start
+from octavo.executor.remote import Answer, RemoteExecutor
+from octavo.executor.worker_child import WorkerChild
+from octavo.loader.checkpoint import Checkpoint
+from octavo.platforms.core_shares import core_shares
+from octavo.types.raised_error import error_from_data
+
+_STOP_TIMEOUT_S = 2.0
+_ANSWER_TIMEOUT_S = 1.0  # a process that is not stopped says in this time what it is doing
+_PEER_TIMEOUT_SHARE = 0.9  # workers find out first which of them hangs
+_FOR_EVER_S = 1e6
+
+
+class MultiprocExecutor(RemoteExecutor):
+    """Starts one process for each rank, which get their own cores."""
+
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
+        places = local_places(config.parallel)
+        workers = LocalWorkers(config, checkpoint, places)
+        super().__init__(workers, places[0].output_rank, config.parallel)
+        self._finalizer = weakref.finalize(self, workers.close)  # also when the interpreter ends
+
+
+def local_places(parallel: ParallelConfig) -> list[WorkerPlace]:
+    """Return the places of all ranks on one machine, without an address."""
+    size, timeout_s = parallel.world_size, parallel.step_timeout_s
+    return [
+        WorkerPlace(
+            rank=rank,
+            local_rank=rank,
+            local_size=size,
+            tp_size=parallel.tensor_parallel_size,
+            pp_size=parallel.pipeline_parallel_size,
+            timeout_s=_FOR_EVER_S if timeout_s is None else timeout_s * _PEER_TIMEOUT_SHARE,
+        )
+        for rank in range(size)
+    ]
+
+
+class LocalWorkers:
+    """The processes. Only `on_failure`'s callback is called from another thread."""
+
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, places: Sequence[WorkerPlace]) -> None:
+        """Start all and wait until they have loaded their weights; raises what is wrong with any of them."""
+        self.size = len(places)
+        self._replies: list[deque[Answer]] = [deque() for _ in places]
+        self._children: list[WorkerChild] = []
+        self._rendezvous = Rendezvous() if self.size > 1 else None
+        if self._rendezvous is not None:
+            places = [replace(place, address=self._rendezvous.address) for place in places]
+        memory = create_memory(self.size)
+        try:
+            for place, share in zip(places, core_shares(self.size), strict=True):
+                start = encode_start(config, checkpoint, place, list(share.cores))
+                self._children.append(WorkerChild(place.rank, start, memory, self.size, share.num_threads))
+            self._writer = BroadcastWriter(memory, [child.bell for child in self._children])
+            self._watch = _DeathWatch([child.lifeline_fd for child in self._children])
+            self._wait_until_started()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            os.close(memory)
+
+    def _wait_until_started(self) -> None:
+        for rank in range(self.size):
+            _, reply = self.receive(rank, None)
+            if isinstance(reply, ErrorReply):
+                raise error_from_data(reply.error)
+        if self._rendezvous is not None:
+            self._rendezvous.seal()
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def send(self, command: bytes, timeout_s: float | None) -> None:
+        try:
+            self._writer.write(command, timeout_s)
+        except ConnectionError:
+            self.check()
+            raise
+
+    def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        poller = select.poll()
+        for child in self._children:
+            poller.register(child.lifeline_fd, select.POLLIN)
+        while True:
+            for sender, replies in enumerate(self._replies):
+                if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
+                    reply = replies.popleft()
+                    if isinstance(reply, ErrorReply) and reply.error.kind == PeerLostError.__name__:
+                        poller.poll(_ANSWER_TIMEOUT_S * 1000)
+                        self.check()  # tells better than its peers who it was
+                    return sender, reply
+            self.check()
+            left_ms = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
+            if not poller.poll(left_ms):
+                raise TimeoutError(f"rank {rank} has not answered after {timeout_s:g} s")
+            for child in self._children:
+                self._replies[child.rank] += [reply for reply in child.read() if not isinstance(reply, Doing)]
+
+    # -- health --------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        for child in self._children:
+            if child.is_gone or child.rank in self._watch.gone:
+                status = child.close()
+                how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+                raise PeerLostError(f"the worker of rank {child.rank} (process {child.process_id}) has ended {how}")
+
+    def on_failure(self, callback: Callable[[], None]) -> None:
+        self._watch.callback = callback
+        if self._watch.gone:
+            callback()
+
+    def give_up_hung(self, timeout_s: float) -> PeerLostError:
+        late = self._writer.late_readers()
+        for child in self._children:
+            child.ask()
+        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+        answers: dict[int, str] = {}
+        while len(answers) < self.size and time.monotonic() < deadline:
+            time.sleep(_ANSWER_TIMEOUT_S / 20)
+            for child in self._children:
+                answers.update((child.rank, reply.where) for reply in child.read() if isinstance(reply, Doing))
+        ranks = []
+        for rank in range(self.size):
+            where = f"computes in {answers[rank]}" if rank in answers else "is stopped or stuck: it answers nothing"
+            ranks.append(f"rank {rank} {where}{', and has not taken the step' if rank in late else ''}")
+        self._end()
+        return PeerLostError(f"a step was not done after {timeout_s:g} s: {'; '.join(ranks)}")
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the processes, whatever they do; idempotent."""
+        if self._children:
+            self._writer.close()
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            for child in self._children:
+                child.wait_for_end(max(deadline - time.monotonic(), 0.0))
+            self._end()
+
+    def _end(self) -> None:
+        """Kill what is left of the processes and release everything."""
+        if hasattr(self, "_watch"):
+            self._watch.stop()
+        for child in self._children:
+            child.kill()
+        for child in self._children:
+            child.close()
+        if hasattr(self, "_writer"):
+            self._writer.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        self._children = []
+
+
+class _DeathWatch(threading.Thread):
+    """Waits for the end of any process, while nobody listens to them.
+
+    gone: ranks whose process has ended
+    callback: called then, in this thread
+    """
+
+    def __init__(self, lifeline_fds: Sequence[int]) -> None:
+        super().__init__(name="worker-deaths", daemon=True)
+        self.gone: set[int] = set()
+        self.callback: Callable[[], None] = lambda: None
+        self._rank_of = {descriptor: rank for rank, descriptor in enumerate(lifeline_fds)}
+        self._wake, self._woken = socket.socketpair()
+        self.start()
+
+    def run(self) -> None:
+        poller = select.poll()
+        for descriptor in (*self._rank_of, self._woken.fileno()):
+            poller.register(descriptor, 0)  # hang-ups are always told
+        self.gone |= {self._rank_of[descriptor] for descriptor, _ in poller.poll() if descriptor in self._rank_of}
+        if self.gone:
+            self.callback()
+
+    def stop(self) -> None:
+        """End the thread, before the descriptors are closed; idempotent."""
+        self._wake.close()
+        self.join()
+        self._woken.close()

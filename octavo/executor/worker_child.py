@@ -1,0 +1,85 @@
+"""An executor's hold on one worker process: starting it, what it says, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+from octavo.executor.messages import Reply, decode_reply
+from octavo.utils.frames import FrameReader, send_frame
+
+# Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
+_ENTRY = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from octavo.executor.worker_proc import main; main(*json.loads(sys.argv[1]))"
+)
+_KILL_TIMEOUT_S = 5.0
+
+
+class WorkerChild:
+    """One process. bell: for the broadcast of commands; lifeline_fd: readable when it says something or ends."""
+
+    def __init__(self, rank: int, start: bytes, memory_fd: int, num_workers: int, num_threads: int) -> None:
+        """start: an encoded StartWorker; memory_fd: of the broadcast, in which this worker's index is its rank"""
+        self.rank = rank
+        self._lifeline, their_lifeline = socket.socketpair()
+        self.bell, their_bell = socket.socketpair()
+        inherited = [their_lifeline.fileno(), their_bell.fileno(), memory_fd]
+        arguments = [*inherited, num_workers, rank]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ENTRY, json.dumps(arguments), json.dumps(list(map(str, sys.path)))],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the front end, which then decides
+            env={**os.environ, "OCTAVO_NUM_THREADS": str(num_threads)},
+        )
+        their_lifeline.close()
+        their_bell.close()
+        with contextlib.suppress(ConnectionError):  # it is gone already: the lifeline will say so
+            send_frame(self._lifeline, start)
+        self._lifeline.setblocking(False)
+        self._frames = FrameReader(self._lifeline)
+        self.lifeline_fd = self._lifeline.fileno()
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the end was seen while reading."""
+        return self._frames.is_ended
+
+    def read(self) -> list[Reply]:
+        """Return what the process has said by now."""
+        return [decode_reply(data) for data in self._frames.read()]
+
+    def ask(self) -> None:
+        """Ask what it is doing; a Doing answers, unless it is stopped or hangs with the interpreter's lock."""
+        with contextlib.suppress(ConnectionError, BlockingIOError):
+            send_frame(self._lifeline, b"?")
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Wait for the other side of the lifeline to close."""
+        poller = select.poll()
+        poller.register(self._lifeline, 0)  # hang-ups are always told
+        poller.poll(timeout_s * 1000)
+
+    def close(self) -> int:
+        """Kill the process and release everything; return its exit status, negative for a signal. Idempotent."""
+        self._process.kill()
+        self._lifeline.close()
+        self.bell.close()
+        try:
+            return self._process.wait(_KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # stuck in the kernel (a dead network disk): it ends when that lets it go
+            return -signal.SIGKILL

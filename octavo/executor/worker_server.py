@@ -1,0 +1,90 @@
+"""A worker behind messages: commands in, replies out. Knows no transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from octavo.errors import OctavoError, PeerLostError
+from octavo.executor.messages import (
+    CallReply,
+    CallWorker,
+    ErrorReply,
+    RunStep,
+    Sample,
+    StartWorker,
+    StepReply,
+    decode_command,
+    encode,
+)
+from octavo.executor.worker_class import start_worker, worker_method
+from octavo.log import get_logger
+from octavo.types.kv_spec import KVCacheConfig
+from octavo.types.raised_error import RaisedError, error_as_data
+from octavo.types.step import ModelRunnerOutput
+
+logger = get_logger(__name__)
+
+# Methods whose arguments are more than plain data -> the types of these.
+_ARGUMENT_TYPES: Mapping[str, Any] = {"initialize_from_config": tuple[list[KVCacheConfig], int]}
+
+
+class WorkerServer:
+    """Executes commands in the order in which they come."""
+
+    def __init__(self, start: StartWorker) -> None:
+        """Load the weights."""
+        self._gives_output = start.place.gives_output
+        self._rank = start.place.rank
+        self._forward: ModelRunnerOutput | Exception | None = None  # what the last step's forward brought
+        self._worker = start_worker(start.config, start.checkpoint.open(start.config.load), start.place)
+
+    def handle(self, data: bytes) -> bytes | None:
+        """Execute a command; return the reply, if there is to be one."""
+        command = decode_command(data)
+        if isinstance(command, CallWorker):
+            return encode(self._call(command))
+        if isinstance(command, RunStep):
+            self._run_forward(command)
+            if not command.samples:
+                return None
+        return self._finish_step(command)
+
+    def shutdown(self) -> None:
+        self._worker.shutdown()
+
+    def _run_forward(self, command: RunStep) -> None:
+        try:
+            self._forward = self._worker.execute_model(command.step)
+        except Exception as error:
+            self._forward = error
+
+    def _finish_step(self, command: RunStep | Sample) -> bytes | None:
+        forward, self._forward = self._forward, None
+        grammar = command.grammar if isinstance(command, Sample) else None
+        try:
+            if isinstance(forward, Exception):
+                raise forward
+            output = forward if forward is not None else self._worker.sample_tokens(grammar)
+        except Exception as error:  # whatever it is, the executor gets it
+            if not isinstance(error, PeerLostError):
+                logger.exception("step %d failed at rank %d", command.number, self._rank)
+            return encode(ErrorReply(command.number, error_as_data(error)))
+        return encode(StepReply(command.number, output)) if self._gives_output else None
+
+    def _call(self, command: CallWorker) -> CallReply | ErrorReply:
+        try:
+            args = command.args
+            if command.method in _ARGUMENT_TYPES:
+                args = msgspec.convert(args, _ARGUMENT_TYPES[command.method])
+            result = worker_method(self._worker, command.method)(*args, **command.kwargs)
+            return CallReply(command.number, msgspec.to_builtins(result))
+        except Exception as error:
+            raised = error_as_data(error)
+            if not isinstance(error, OctavoError):
+                raised = RaisedError(
+                    "RequestFailedError", f"{command.method} failed at rank {self._rank}: {raised.text}"
+                )
+            return ErrorReply(command.number, raised)
