@@ -56,4 +56,11 @@ class EngineDeadError(OctavoError, RuntimeError):
 
 
 class PeerLostError(EngineDeadError):
-    """A process that computes the same model has died, hangs or gave up: nothing can be computed without it."""
+    """A process that computes the same model has died, hangs or gave up: nothing can be computed without it.
+
+    signal: that ended it, if one did and anybody knows
+    """
+
+    def __init__(self, message: str, signal: int | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal

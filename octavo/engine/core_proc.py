@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
@@ -44,7 +45,7 @@ from octavo.engine.core_messages import (
     encode,
 )
 from octavo.engine.startup import StartedCore
-from octavo.errors import EngineDeadError, OctavoError
+from octavo.errors import EngineDeadError, OctavoError, PeerLostError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError, error_as_data
@@ -53,6 +54,11 @@ from octavo.types.step import SchedulerOutput
 from octavo.utils.frames import receive_frame, send_frame
 
 logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    """In the inbox: a worker's process has ended, of which a core without work would not hear otherwise."""
 
 
 class EngineCoreProc:
@@ -64,7 +70,7 @@ class EngineCoreProc:
     def __init__(
         self,
         core: EngineCore,
-        inbox: SimpleQueue[CoreMessage],
+        inbox: SimpleQueue[CoreMessage | WorkerDied],
         send: Callable[[FrontMessage], None],
         note: Callable[[Note], None],
     ) -> None:
@@ -114,7 +120,7 @@ class EngineCoreProc:
                 message = self._inbox.get()
             self._handle(message)
 
-    def _handle(self, message: CoreMessage) -> None:
+    def _handle(self, message: CoreMessage | WorkerDied) -> None:
         if isinstance(message, AddRequest):
             self._add(message)
         elif isinstance(message, AbortRequests):
@@ -122,6 +128,8 @@ class EngineCoreProc:
             self._are_stats_due = True
         elif isinstance(message, CallCore):
             self._answer(message)
+        elif isinstance(message, WorkerDied):
+            self._core.check_health()
         else:
             self._is_stopped = True
 
@@ -188,6 +196,7 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         send_frame(lifeline, encode(StartFailed(error_as_data(error))))
         _end_process(1)
     receiver.on_abort = started.core.queue_abort
+    started.core.executor.on_failure(lambda: receiver.inbox.put(WorkerDied()))
     proc = EngineCoreProc(
         started.core,
         receiver.inbox,
@@ -201,6 +210,8 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         if not isinstance(error, EngineDeadError):  # whoever raises that has logged its cause
             logger.exception("the engine's process has failed and ends")
         send_frame(lifeline, encode(CoreFailed(error_as_data(error).text)))
+        if isinstance(error, PeerLostError) and error.signal is not None:
+            os.kill(os.getpid(), error.signal)  # as the worker ended: it may have been nobody's computation
         _end_process(1)
     _end_process(0)
 
@@ -211,7 +222,7 @@ class _Receiver:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, lifeline: socket.socket, directory: str
     ) -> None:
-        self.inbox: SimpleQueue[CoreMessage] = SimpleQueue()
+        self.inbox: SimpleQueue[CoreMessage | WorkerDied] = SimpleQueue()
         self.on_abort: Callable[[Sequence[str]], None] = lambda request_ids: None
         self._lifeline = lifeline
         self._directory = directory

@@ -125,7 +125,8 @@ class LocalWorkers:
             if child.is_gone or child.rank in self._watch.gone:
                 status = child.close()
                 how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
-                raise PeerLostError(f"the worker of rank {child.rank} (process {child.process_id}) has ended {how}")
+                text = f"the worker of rank {child.rank} (process {child.process_id}) has ended {how}"
+                raise PeerLostError(text, -status if status < 0 else None)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         self._watch.callback = callback
