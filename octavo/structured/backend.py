@@ -66,9 +66,10 @@ class Backend(Protocol):
 
 def make_backend(name: str, vocabulary: Vocabulary, limits: GrammarLimits) -> Backend:
     """Return the backend; takes a while for large vocabularies. Raises ConfigError when it is not installed."""
+    from octavo.structured.unique_items import UniqueItemsBackend  # here: it implements what is declared above
+
     check_backend(name)
-    backend: Backend = importlib.import_module(_MODULES[name]).make_backend(vocabulary, limits)
-    return backend
+    return UniqueItemsBackend(importlib.import_module(_MODULES[name]).make_backend(vocabulary, limits), vocabulary)
 
 
 def check_backend(name: str) -> None:

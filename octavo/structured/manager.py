@@ -87,6 +87,17 @@ class _Place:
             return GrammarProgress.REJECTED
         return GrammarProgress.COMPLETE if self.matcher.is_complete else GrammarProgress.CONTINUES
 
+    def num_reasoning(self, token_ids: Sequence[int]) -> int:
+        """Return how many of these tokens come before the one that ends the reasoning: behind it the grammar holds."""
+        assert self.reasoning_end is not None
+        known = [*self.recent, *token_ids]
+        size = len(self.reasoning_end)
+        for count in range(1, len(token_ids) + 1):
+            end = len(self.recent) + count
+            if known[max(end - size, 0) : end] == self.reasoning_end:
+                return count - 1
+        return len(token_ids)
+
     def _start_reasoning(self, token_id: int) -> None:
         """Take one more of the ids with which reasoning begins."""
         assert self.reasoning_start is not None
@@ -180,12 +191,12 @@ class StructuredOutputManager:
         return None if place is None else place.matcher.error
 
     def valid_drafts(self, request: GrammarRequest, token_ids: Sequence[int]) -> list[int]:
-        """Return the longest prefix of proposals that the grammar allows; all of them while a model still reasons."""
+        """Return the longest prefix of proposals that the grammar allows; while a model reasons, up to its end."""
         place = self._places[request.request_id]
         if place.reasoning_start is not None:
             return []
         if place.is_reasoning:
-            return list(token_ids)
+            return list(token_ids[: place.num_reasoning(token_ids)])
         return list(token_ids[: place.matcher.num_valid(token_ids)])
 
     def release(self, request: GrammarRequest) -> None:

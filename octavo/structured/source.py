@@ -15,7 +15,7 @@ import llguidance
 from octavo.structured import gbnf, structural_tag
 from octavo.structured.backend import GrammarError
 from octavo.structured.guidance import LARK, LARK_HEADER, NAME, SCHEMA
-from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
+from octavo.structured.json_schema import UNIQUE_PLACES, SchemaRefusedError, prepare_schema
 from octavo.structured.lark import lark_text
 from octavo.structured.messages import GrammarJob, JsonStyle
 from octavo.types.grammar import GrammarSpec
@@ -28,22 +28,21 @@ DEFAULT_WHITESPACE = r"[ \t\n\r]{1,40}"
 def lark_spec(job: GrammarJob) -> GrammarSpec:
     """Return the job's grammar; raises GrammarError for what cannot be enforced."""
     try:
+        if job.constraint in ("json", "json_object"):
+            return _json(job)
         rules = _SOURCES[job.constraint](job)
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
-    kind = SCHEMA if job.constraint in ("json", "json_object") else LARK
-    return GrammarSpec(NAME, kind, rules if rules.startswith("%llguidance") else LARK_HEADER + rules)
+    return GrammarSpec(NAME, LARK, rules if rules.startswith("%llguidance") else LARK_HEADER + rules)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _json(job: GrammarJob) -> str:
-    return f"start: {json_rule(json.loads(job.text), job.style)}"
-
-
-def _json_object(job: GrammarJob) -> str:
-    return f"start: {json_rule({'type': 'object'}, job.style)}"
+def _json(job: GrammarJob) -> GrammarSpec:
+    schema = {"type": "object"} if job.constraint == "json_object" else json.loads(job.text)
+    rule, unique_places = json_rule(schema, job.style)
+    return GrammarSpec(NAME, SCHEMA, f"{LARK_HEADER}start: {rule}", unique_places)
 
 
 def prepared_schema(schema: Any, style: JsonStyle) -> dict[str, Any]:
@@ -55,16 +54,20 @@ def prepared_schema(schema: Any, style: JsonStyle) -> dict[str, Any]:
         raise GrammarError(f"{what} at #{error.pointer}: {error.reason}") from None
 
 
-def json_rule(schema: Any, style: JsonStyle) -> str:
-    """Return the Lark expression for a JSON value that a schema describes; raises GrammarError naming a keyword."""
+def json_rule(schema: Any, style: JsonStyle) -> tuple[str, str]:
+    """Return the Lark expression for a JSON value that a schema describes, and its unique_places (see GrammarSpec).
+
+    Raises GrammarError naming a keyword.
+    """
     prepared = prepared_schema(schema, style)
-    own = prepared.pop("x-guidance", None)
-    options = dict(own) if isinstance(own, dict) else {}
+    options = prepared.pop("x-guidance")
+    places = prepared.pop(UNIQUE_PLACES, None)
     options |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
     if style.whitespace_pattern is not None or not style.compact:
         pattern = DEFAULT_WHITESPACE if style.whitespace_pattern is None else style.whitespace_pattern
         options |= {"whitespace_flexible": True, "whitespace_pattern": pattern}
-    return "%json " + json.dumps({**prepared, "x-guidance": options}, ensure_ascii=False)
+    rule = "%json " + json.dumps({**prepared, "x-guidance": options}, ensure_ascii=False)
+    return rule, "" if places is None else json.dumps(places)
 
 
 # -- the others --------------------------------------------------------------------------------------------------------
@@ -113,9 +116,13 @@ def grammar_rules(text: str) -> str:
 
 
 def _structural_tag(job: GrammarJob) -> str:
-    expressions = structural_tag.Expressions(
-        json=lambda schema: json_rule(schema, job.style), regex=regex_rule, grammar=_nested_grammar
-    )
+    def json_within(schema: Any) -> str:
+        rule, unique_places = json_rule(schema, job.style)
+        if unique_places:
+            raise GrammarError("keyword 'uniqueItems': it can be enforced only where the whole answer is JSON")
+        return rule
+
+    expressions = structural_tag.Expressions(json=json_within, regex=regex_rule, grammar=_nested_grammar)
     return structural_tag.to_lark(json.loads(job.text), expressions)
 
 
@@ -129,8 +136,6 @@ _KNOWN_OPTIONS = ("no_forcing", "allow_initial_skip", "allow_invalid_utf8")  # o
 _MISPLACED_OPTIONS = re.compile(r"^\s*%llguidance\b", re.MULTILINE)
 _OPTIONS = re.compile(r"\s*%llguidance\s*([^\n]*)\n?")
 _SOURCES: Mapping[str, Callable[[GrammarJob], str]] = {
-    "json": _json,
-    "json_object": _json_object,
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,

@@ -15,6 +15,7 @@ import numpy as np
 
 from octavo.structured.backend import Backend, Bitmask, GrammarError, Matcher
 from octavo.structured.guidance import readable
+from octavo.structured.json_schema import UNIQUE_PLACES
 from octavo.structured.lark import lark_text
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.messages import GrammarJob
@@ -149,9 +150,11 @@ def _json_spec(job: GrammarJob) -> GrammarSpec:
         raise GrammarError("whitespace_pattern needs the backend guidance")
     schema = {"type": "object"} if job.constraint == "json_object" else json.loads(job.text)
     prepared = prepared_schema(schema, job.style)
-    prepared.pop("x-guidance", None)
+    prepared.pop("x-guidance")
+    places = prepared.pop(UNIQUE_PLACES, None)
     _check_keywords(prepared)
-    return GrammarSpec(NAME, "json", json.dumps({"schema": prepared, "compact": job.style.compact}))
+    source = json.dumps({"schema": prepared, "compact": job.style.compact})
+    return GrammarSpec(NAME, "json", source, "" if places is None else json.dumps(places))
 
 
 def _check_keywords(schema: Any) -> None:

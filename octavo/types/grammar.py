@@ -11,11 +11,13 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """A grammar in its backend's own words. It has been compiled before, so compiling it again harms nobody.
 
     backend: guidance or xgrammar; kind: which of the backend's grammar languages; source: the grammar
+    unique_places: JSON; where in the answer arrays hold distinct items (structured/json_schema/places.py); or empty
     """
 
     backend: str
     kind: str
     source: str
+    unique_places: str = ""
 
 
 class GrammarProgress(enum.Enum):

@@ -12,6 +12,7 @@ from octavo.structured.json_schema.limits import MAX_BACKEND_DEPTH, MAX_DEFINITI
 from octavo.structured.json_schema.lower_arrays import lower_array
 from octavo.structured.json_schema.lower_objects import lower_object
 from octavo.structured.json_schema.numbers import write_numbers
+from octavo.structured.json_schema.places import Place, unique_places
 from octavo.structured.json_schema.plans import ArrayPlan, ObjectPlan, Plan, ScalarPlan
 from octavo.structured.json_schema.shapes import (
     ANY,
@@ -79,6 +80,10 @@ class Emitter:
             result["$defs"] = written
         return result
 
+    def unique_places(self, root: Conjunction) -> list[Place]:
+        """Return where items must differ; to be asked after `emit`."""
+        return unique_places({key: found.plans for key, found in self.definitions.items()}, frozenset(root))
+
     def collect(self, root: Conjunction) -> None:
         """Expand and lower everything that is reached from `root`."""
         todo = [root]
@@ -96,6 +101,7 @@ class Emitter:
             if definition.is_any:
                 continue
             definition.plans = list(self.lower(shapes))
+            self.check_unique(definition)
             todo += reversed([inside for plan in definition.plans for inside in inside_of(plan)])
 
     def lower(self, shapes: Shapes) -> Iterator[Plan]:
@@ -117,6 +123,16 @@ class Emitter:
             else:
                 assert isinstance(shape, ObjectShape)
                 yield from lower_object(shape, self.expander, closed=self.close_objects)
+
+    def check_unique(self, definition: Definition) -> None:
+        """Refuse arrays of which some must differ in their items, while others may have to repeat one."""
+        arrays = [plan for plan in definition.plans if isinstance(plan, ArrayPlan)]
+        if any(plan.unique for plan in arrays) and any(not plan.unique and plan.low > 1 for plan in arrays):
+            raise SchemaRefusedError(
+                "it stands beside an alternative for arrays of several items that need not differ",
+                "uniqueItems",
+                self.pointer_of(definition.terms),
+            )
 
     def find_values(self) -> None:
         """Mark the definitions that have a value: those that need, in some plan, only marked ones."""

@@ -1,11 +1,10 @@
-"""Array shapes to plans: contains and uniqueItems become alternatives of plain arrays, or are refused."""
+"""Array shapes to plans: contains becomes alternatives of plain arrays, or is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, permutations
-from math import perm
+from itertools import combinations
 
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.expand import Expander
@@ -16,7 +15,6 @@ from octavo.structured.json_schema.shapes import (
     NEVER,
     ArrayShape,
     Conjunction,
-    ConstTerm,
     Contains,
     NumberShape,
     StringShape,
@@ -25,15 +23,12 @@ from octavo.structured.json_schema.shapes import (
 from octavo.structured.json_schema.values import JsonValue, value_key
 
 MAX_ITEMS = 1_000_000
-MAX_ARRANGEMENTS = 300  # arrays of distinct values written out one by one
 MAX_CONTAINED_PLACES = 6  # where a contained item may stand when the array has no bound
 
 
 def lower_array(shape: ArrayShape, expander: Expander) -> list[ArrayPlan]:
     """Return plans whose union is the shape. Raises SchemaRefusedError."""
-    plans: list[ArrayPlan] = []
-    for simple in without_contains(cut(shape), expander):
-        plans += without_unique(cut(simple), expander)
+    plans = [plan_of(cut(simple), expander) for simple in without_contains(cut(shape), expander)]
     return [plan for plan in plans if plan.high is None or plan.low <= plan.high]
 
 
@@ -97,36 +92,14 @@ def place_contained(shape: ArrayShape, contains: Contains) -> Iterator[ArrayShap
             yield replace(shape, prefix=prefix, items=both(shape.items, others), low=low)
 
 
-def without_unique(shape: ArrayShape, expander: Expander) -> Iterable[ArrayPlan]:
-    plan = ArrayPlan(shape.prefix, shape.items, shape.low, shape.high)
-    if not shape.unique or (shape.high is not None and shape.high <= 1):
-        return [plan]
-    if shape.high is not None and shape.high <= len(shape.prefix) <= 12:
-        pairs = combinations(shape.prefix, 2)
-        if all(expander.is_empty(both(first, second)) for first, second in pairs):
-            return [plan]
-    values = None if shape.prefix else finite_values(shape.items, expander)
-    if values is None:
-        raise SchemaRefusedError(
-            "a grammar cannot remember earlier items; use maxItems 1, an enum of few values, or leave it out",
-            "uniqueItems",
-            shape.pointer,
-        )
-    most = len(values) if shape.high is None else min(shape.high, len(values))
-    lengths = range(shape.low, most + 1)
-    if sum(perm(len(values), length) for length in lengths) <= MAX_ARRANGEMENTS:
-        arrangements = [chosen for length in lengths for chosen in permutations(values, length)]
-    elif 2 ** len(values) <= MAX_ARRANGEMENTS:  # in the order of the schema: narrower, never wider
-        arrangements = [chosen for length in lengths for chosen in combinations(values, length)]
-    else:
-        raise SchemaRefusedError(
-            f"{len(values)} values are too many to write out all arrays of distinct ones", "uniqueItems", shape.pointer
-        )
-    expander.budget.spend(len(arrangements), "uniqueItems", shape.pointer)
-    return [
-        ArrayPlan(tuple((ConstTerm(value_key(value), value),) for value in chosen), NEVER, len(chosen), len(chosen))
-        for chosen in arrangements
-    ]
+def plan_of(shape: ArrayShape, expander: Expander) -> ArrayPlan:
+    """Return the plan; where distinct items have few values, it has no more items than these."""
+    high = shape.high
+    unique = shape.unique and (high is None or high > 1)
+    values = finite_values(shape.items, expander) if unique and not shape.prefix else None
+    if values is not None:
+        high = len(values) if high is None else min(high, len(values))
+    return ArrayPlan(shape.prefix, shape.items, shape.low, high, unique)
 
 
 def finite_values(terms: Conjunction, expander: Expander) -> list[JsonValue] | None:

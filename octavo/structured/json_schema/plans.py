@@ -18,17 +18,20 @@ class ScalarPlan:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
+    """`unique`: the items must differ, which no grammar can see to: see `places`."""
+
     prefix: tuple[Conjunction, ...] = ()
     items: Conjunction = ANY
     low: int = 0
     high: int | None = None
+    unique: bool = False
+
+    def at(self, index: int) -> Conjunction:
+        return self.prefix[index] if index < len(self.prefix) else self.items
 
     def needed(self) -> list[Conjunction]:
         """Return what must have a value for the array to have one."""
-        return [
-            self.prefix[index] if index < len(self.prefix) else self.items
-            for index in range(min(self.low, len(self.prefix) + 1))
-        ]
+        return [self.at(index) for index in range(min(self.low, len(self.prefix) + 1))]
 
     def inside(self) -> list[Conjunction]:
         return [*self.prefix, self.items]

@@ -12,12 +12,17 @@ from typing import Any
 import jsonschema
 import jsonschema.validators
 import llguidance
-import llguidance.numpy
 import numpy as np
 
+from octavo.structured.backend import Backend, GrammarError, Matcher, make_backend
 from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
+from octavo.structured.limits import GrammarLimits
+from octavo.structured.messages import GrammarJob, JsonStyle
+from octavo.structured.source import lark_spec
+from octavo.structured.vocabulary import Vocabulary
 
 EOS = 256
+NUM_TOKENS = 288
 MAX_BYTES = 1500
 HASTEN_AFTER = 150
 CLOSERS = frozenset(b'"}]')
@@ -31,32 +36,47 @@ def finite(text: str) -> float:
     return number
 
 
-class ByteTokens:
-    """A vocabulary of the 256 bytes and an end token."""
+class Grammar:
+    """A schema's grammar as the engine has it, over single bytes; `error` if it has none."""
 
-    eos_token_id = EOS
-    bos_token_id = None
-    tokens = [*(bytes([value]) for value in range(256)), b"<eos>"]
-    special_token_ids = [EOS]
+    def __init__(self, backend: Backend, schema: Any) -> None:
+        self.backend = backend
+        self.error = ""
+        self.mask = np.zeros((1, NUM_TOKENS // 32), np.int32)
+        try:
+            self.begin = backend.compile(lark_spec(GrammarJob("json", json.dumps(schema), JsonStyle())))
+        except GrammarError as error:
+            self.error = str(error)
 
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
+    def allowed(self, matcher: Matcher) -> list[int]:
+        """Return the bytes that may come next, and EOS where the text may end."""
+        self.backend.fill_masks([matcher], self.mask)
+        if matcher.error is not None:
+            raise RuntimeError(matcher.error)
+        ids: list[int] = np.flatnonzero(np.unpackbits(self.mask.view(np.uint8), bitorder="little")).tolist()
+        return ids
 
 
 class Oracle:
     def __init__(self) -> None:
-        self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(ByteTokens()))
-        self.mask = llguidance.numpy.allocate_token_bitmask(1, 257)
+        tokens = [*(bytes([value]) for value in range(256)), *[b""] * (NUM_TOKENS - 256)]
+        self.backend = make_backend("guidance", Vocabulary(tokens, [EOS], [EOS]), GrammarLimits())
         self.weights = np.full(257, 0.3)
         self.weights[[*range(48, 58), *b"abcxyzAZ_-.:/@ "]] = 3.0
         self.weights[list(b'"}]')] = 12.0
         self.weights[[92, *range(0x80, 256)]] = 0.15
         self.weights[EOS] = 60.0
 
-    def matcher(self, schema: Any) -> llguidance.LLMatcher:
-        options = {"whitespace_flexible": False}
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
-        return llguidance.LLMatcher(self.tokenizer, grammar, log_level=0)
+    def grammar(self, schema: Any) -> Grammar:
+        return Grammar(self.backend, schema)
+
+    def compiles_alone(self, schema: Any) -> bool:
+        """Tell whether the library takes the schema as it is."""
+        try:
+            text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        except ValueError:
+            return False
+        return not llguidance.LLMatcher.validate_grammar(text)
 
     def judge(self, job: dict[str, Any], num_walks: int) -> dict[str, Any]:
         schema = job["schema"]
@@ -67,36 +87,28 @@ class Oracle:
         except Exception:
             result["invalid_schema"] = True
         validator = validator_class(schema)
-        try:
-            alone = self.matcher(schema)
-            result["alone"] = not alone.is_error()
-        except ValueError:
-            result["alone"] = False
+        result["alone"] = self.compiles_alone(schema)
         started = time.perf_counter()
         try:
-            prepared = prepare_schema(schema)
+            prepare_schema(schema)
         except SchemaRefusedError as error:
             result |= {"keyword": error.keyword, "reason": str(error)}
             return result
         finally:
             result["prepare_s"] = time.perf_counter() - started
-        try:
-            matcher = self.matcher(prepared)
-        except ValueError as error:
-            result |= {"keyword": "(backend)", "reason": str(error)}
-            return result
-        if matcher.is_error():
-            result |= {"keyword": "(backend)", "reason": matcher.get_error()}
+        grammar = self.grammar(schema)
+        if grammar.error:
+            result |= {"keyword": "(backend)", "reason": grammar.error}
             return result
         result["prepared"] = True
-        result |= self.walk_all(matcher, validator, num_walks, seed=len(json.dumps(schema)))
+        result |= self.walk_all(grammar, validator, num_walks, seed=len(json.dumps(schema)))
         if "instances" in job:
-            result["accepted"] = [self.accepts(matcher, instance) for instance in job["instances"]]
+            result["accepted"] = [self.accepts(grammar, instance) for instance in job["instances"]]
         return result
 
-    def walk_all(self, matcher: Any, validator: Any, num_walks: int, seed: int) -> dict[str, Any]:
+    def walk_all(self, grammar: Grammar, validator: Any, num_walks: int, seed: int) -> dict[str, Any]:
         chooser = random.Random(seed)
-        texts = [self.walk(matcher, chooser) for _ in range(num_walks)]
+        texts = [self.walk(grammar, chooser) for _ in range(num_walks)]
         finished = [text for text in texts if text is not None]
         return {
             "num_texts": len(finished),
@@ -120,39 +132,33 @@ class Oracle:
                 return None if "Recursi" in repr(failure) else f"oracle failed: {failure!r:.100}: {text[:200]}"
         return None if error is None else f"{error.message[:200]} (at {error.json_path}): {text[:400]}"
 
-    def walk(self, matcher: Any, chooser: random.Random) -> str | None:
+    def walk(self, grammar: Grammar, chooser: random.Random) -> str | None:
         """Return a random text of the grammar, None if it does not come to an end."""
-        matcher.reset()
+        matcher = grammar.begin.copy()
         written = bytearray()
         haste = 1.0
         while len(written) < MAX_BYTES:
-            llguidance.numpy.fill_next_token_bitmask(matcher, self.mask, 0)
-            if matcher.is_error():
-                raise RuntimeError(matcher.get_error())
-            allowed = np.flatnonzero(np.unpackbits(self.mask.view(np.uint8), bitorder="little")[:257])
-            if len(allowed) == 0:
-                return None
+            allowed = grammar.allowed(matcher)
+            if not allowed:
+                raise RuntimeError(f"nothing can follow {written!r}")
             weights = self.weights[allowed]
             if len(written) > HASTEN_AFTER:
                 haste *= 1.05
                 weights = weights * np.where(np.isin(allowed, [*CLOSERS, EOS]), haste, 1.0)
-            token = int(allowed[0])
-            if len(allowed) > 1:
-                token = int(chooser.choices(allowed.tolist(), weights.tolist())[0])
+            token = chooser.choices(allowed, weights.tolist())[0] if len(allowed) > 1 else allowed[0]
             if token == EOS:
                 return written.decode()
-            assert matcher.consume_token(token)
+            assert matcher.accept(token)
             written.append(token)
         return None
 
-    def accepts(self, matcher: Any, instance: Any) -> bool:
+    def accepts(self, grammar: Grammar, instance: Any) -> bool:
         """Tell whether an instance, written without spaces, is a text of the grammar."""
         try:
-            return self.accepts_text(matcher, json.dumps(instance, separators=(",", ":"), ensure_ascii=False))
+            return self.accepts_text(grammar, json.dumps(instance, separators=(",", ":"), ensure_ascii=False))
         except UnicodeEncodeError:
             return False
 
-    def accepts_text(self, matcher: Any, text: str) -> bool:
-        matcher.reset()
-        tokens = list(text.encode())
-        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+    def accepts_text(self, grammar: Grammar, text: str) -> bool:
+        matcher = grammar.begin.copy()
+        return all(map(matcher.accept, text.encode())) and EOS in grammar.allowed(matcher)

@@ -12,7 +12,6 @@ import jsonschema
 import jsonschema.validators
 import pytest
 
-from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
 from tests.structured.json_schema.oracle import Oracle
 from tests.structured.json_schema.random_schemas import random_document, random_value
 
@@ -50,22 +49,21 @@ def test_random_schemas_do_not_leak(oracle: Oracle, seed: int) -> None:
         validator_class = jsonschema.validators.validator_for(schema)
         try:
             validator_class.check_schema(schema)
-            prepared = prepare_schema(schema)
-        except (SchemaRefusedError, jsonschema.SchemaError):
+            grammar = oracle.grammar(schema)
+        except jsonschema.SchemaError:
             continue
-        matcher = oracle.matcher(prepared)
-        if matcher.is_error():
+        if grammar.error:
             continue
         counts["prepared"] += 1
         validator = validator_class(schema)
-        walks = oracle.walk_all(matcher, validator, 5, seed=index)
+        walks = oracle.walk_all(grammar, validator, 5, seed=index)
         assert not walks["leaks"], (schema, walks["leaks"])
         for instance in (random_value(chooser) for _ in range(12)):
             try:
                 valid = validator.is_valid(instance)
             except BaseException:  # the validator does not see that a schema refers to itself
                 break
-            accepted = oracle.accepts(matcher, instance)
+            accepted = oracle.accepts(grammar, instance)
             assert valid or not accepted, (schema, instance)
             counts["valid"] += valid
             counts["valid and accepted"] += valid and accepted
@@ -74,9 +72,9 @@ def test_random_schemas_do_not_leak(oracle: Oracle, seed: int) -> None:
 
 
 def accepted_by(oracle: Oracle, schema: Any, *texts: str) -> list[bool]:
-    matcher = oracle.matcher(prepare_schema(schema))
-    assert not matcher.is_error(), matcher.get_error()
-    return [oracle.accepts_text(matcher, text) for text in texts]
+    grammar = oracle.grammar(schema)
+    assert not grammar.error
+    return [oracle.accepts_text(grammar, text) for text in texts]
 
 
 # (schema, texts that must be accepted, texts that must be rejected)

@@ -1,0 +1,223 @@
+"""Arrays of distinct items (`uniqueItems`): a grammar has no memory, so a reader beside it takes tokens away.
+
+Of the tokens that the grammar allows, those are forbidden that end an item which an earlier one equals, and those
+behind which no other item is left. Wraps any backend; grammars without such arrays pass through untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.structured.backend import Backend, Bitmask, Matcher
+from octavo.structured.json_reading import NUMBER_ENDS, WHITESPACE, Frame, JsonReading
+from octavo.structured.json_schema.places import Place
+from octavo.structured.vocabulary import Vocabulary
+from octavo.types.grammar import GrammarSpec
+
+Ids = NDArray[np.intp]
+
+_MAX_LOOK_AHEAD = 200  # bytes that can only go one way; behind more, an item may turn out to have no end
+_WHITESPACE = frozenset(WHITESPACE)
+_NOTHING: frozenset[int] = frozenset()
+
+
+class TokenTables:
+    """A vocabulary by what its tokens may end.
+
+    quoting: they hold a quotation mark; ending: something that may end a value; opening: an array and an item's end
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        special = {*vocabulary.special_ids, *vocabulary.eos_ids}
+        self.texts = [b"" if i in special else token for i, token in enumerate(vocabulary.tokens)]
+        self.quoting = self._ids(re.compile(rb'"'))
+        self.ending = self._ids(re.compile(rb'[",\]}\s]'))
+        self.opening = self._ids(re.compile(rb"(?s)\[.*,"))
+        self.is_text = np.array([bool(text) for text in self.texts])
+        self.first_bytes = np.array([text[0] if text else 0 for text in self.texts], np.uint8)
+        self.longest = max(map(len, self.texts), default=0)
+        self._id_of: dict[bytes, int] = {}
+        self._twins: dict[bytes, list[int]] = {}
+        for token_id in np.flatnonzero(self.is_text).tolist():
+            if self._id_of.setdefault(self.texts[token_id], token_id) != token_id:
+                self._twins.setdefault(self.texts[token_id], []).append(token_id)
+
+    def _ids(self, pattern: re.Pattern[bytes]) -> Ids:
+        return np.array([i for i, text in enumerate(self.texts) if pattern.search(text)], np.intp)
+
+    def spellings(self, text: bytes) -> list[int]:
+        """Return the ids of the tokens that are a text."""
+        token_id = self._id_of.get(text)
+        return [] if token_id is None else [token_id, *self._twins.get(text, ())]
+
+
+class UniqueItemsMatcher:
+    """See Matcher."""
+
+    __slots__ = ("_backend", "_error", "_places", "_texts", "_token_ids", "inner", "reading")
+
+    def __init__(self, inner: Matcher, backend: UniqueItemsBackend, places: Sequence[Place]) -> None:
+        self.inner = inner
+        self.reading = JsonReading(places)
+        self._places = places
+        self._backend = backend
+        self._texts = backend.tables.texts
+        self._token_ids: list[int] = []
+        self._error: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self._error is None and self.inner.is_complete
+
+    @property
+    def error(self) -> str | None:
+        return self._error or self.inner.error
+
+    def accept(self, token_id: int) -> bool:
+        if self.error is not None or not self.inner.accept(token_id):
+            return False
+        self._token_ids.append(token_id)
+        if not self.reading.read(self._texts[token_id]):
+            self._error = "an item of an array equals an earlier one, which the keyword 'uniqueItems' forbids"
+        return self._error is None
+
+    def num_valid(self, token_ids: Sequence[int]) -> int:
+        reading = self.reading.copy()
+        num_valid = self.inner.num_valid(token_ids)
+        for index, token_id in enumerate(token_ids[:num_valid]):
+            if not reading.read(self._texts[token_id]):
+                return index
+        return num_valid
+
+    def rollback(self, num_tokens: int) -> None:
+        self.inner.rollback(num_tokens)
+        del self._token_ids[len(self._token_ids) - num_tokens :]
+        self._error = None
+        self.reading = JsonReading(self._places)
+        self.reading.read(b"".join(self._texts[token_id] for token_id in self._token_ids))
+
+    def copy(self) -> UniqueItemsMatcher:
+        other = UniqueItemsMatcher(self.inner.copy(), self._backend, self._places)
+        other.reading = self.reading.copy()
+        other._token_ids, other._error = self._token_ids[:], self._error
+        return other
+
+
+class UniqueItemsBackend:
+    """See Backend."""
+
+    def __init__(self, inner: Backend, vocabulary: Vocabulary) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+        self._tables: TokenTables | None = None
+
+    @property
+    def tables(self) -> TokenTables:
+        """What is known of the vocabulary; made for the first grammar that needs it."""
+        if self._tables is None:
+            self._tables = TokenTables(self._vocabulary)
+        return self._tables
+
+    def compile(self, spec: GrammarSpec) -> Matcher:
+        matcher = self._inner.compile(spec)
+        if not spec.unique_places:
+            return matcher
+        return UniqueItemsMatcher(matcher, self, msgspec.json.decode(spec.unique_places, type=list[Place]))
+
+    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
+        inner = [matcher.inner if isinstance(matcher, UniqueItemsMatcher) else matcher for matcher in matchers]
+        self._inner.fill_masks(inner, masks)
+        for matcher, row in zip(matchers, masks, strict=False):
+            if isinstance(matcher, UniqueItemsMatcher) and matcher.error is None:
+                _Restriction(matcher, row, self).apply()
+
+    def following_bytes(self, matcher: Matcher) -> frozenset[int]:
+        """Return the bytes with which a matcher, not one of this backend's own, may go on."""
+        row = np.zeros((1, len(self.tables.texts) // 32), np.int32)
+        self._inner.fill_masks([matcher], row)
+        allowed = np.unpackbits(row[0].view(np.uint8), bitorder="little").astype(np.bool_)
+        return frozenset(np.unique(self.tables.first_bytes[allowed & self.tables.is_text]).tolist())
+
+
+class _Restriction:
+    """Takes the tokens out of a row that lead to an equal item."""
+
+    def __init__(self, matcher: UniqueItemsMatcher, row: NDArray[np.int32], backend: UniqueItemsBackend) -> None:
+        self.matcher = matcher
+        self.reading = matcher.reading
+        self.words = row.view(np.uint32)
+        self.backend = backend
+        self.tables = backend.tables
+
+    def apply(self) -> None:
+        for token_id in self.candidates():
+            after = self.reading.copy()
+            is_right = after.read(self.tables.texts[token_id])
+            if not is_right or not self.have_ways(after, 0, (token_id,)):
+                self.words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+
+    def candidates(self) -> list[int]:
+        """Return the allowed tokens that may end an item, and those that go on like an earlier one."""
+        if not self.reading.is_within_unique:
+            ids = self.tables.opening
+        else:
+            ids = self.tables.quoting if self.reading.is_in_string else self.tables.ending
+        found = {*self.allowed(ids)}
+        for frame in self.reading.frames:
+            if not frame.awaits_item:
+                continue
+            beginning = bytes(self.reading.text[frame.start :])
+            for text in frame.texts:
+                if text.startswith(beginning):
+                    rest = text[len(beginning) : len(beginning) + self.tables.longest]
+                    for end in range(1, len(rest) + 1):
+                        found.update(self.allowed(np.array(self.tables.spellings(rest[:end]), np.intp)))
+        return sorted(found)
+
+    def allowed(self, ids: Ids) -> list[int]:
+        kept: list[int] = ids[(self.words[ids // 32] >> (ids % 32).astype(np.uint32)) & 1 == 1].tolist()
+        return kept
+
+    def have_ways(self, after: JsonReading, outermost: int, token_ids: tuple[int, ...]) -> bool:
+        """Tell whether the items that are being read may become new ones, in the frames from `outermost` on."""
+        depths = range(outermost, len(after.frames))
+        return all(self.has_way(after, depth, token_ids) for depth in depths if after.frames[depth].awaits_item)
+
+    def has_way(self, after: JsonReading, depth: int, token_ids: tuple[int, ...]) -> bool:
+        """Tell whether an item that goes on with these tokens, as it is read `after` them, may become a new one."""
+        frame = after.frames[depth]
+        beginning = bytes(after.text[frame.start :])
+        taken: set[int] = set()
+        for text in frame.texts:
+            if text == beginning:  # a number, which ends with what is behind it
+                taken |= NUMBER_ENDS
+            elif text.startswith(beginning):
+                taken.add(text[len(beginning)])
+        if not taken or len(token_ids) > _MAX_LOOK_AHEAD:
+            return True
+        following = self.following(frame, beginning, token_ids) - (_NOTHING if after.is_in_string else _WHITESPACE)
+        if following - taken and not any(inner.is_unique for inner in after.frames[depth + 1 :]):
+            return True
+        for byte in sorted(following):
+            further = after.copy()
+            if further.read(bytes([byte])):
+                spelled = self.tables.spellings(bytes([byte]))  # without a token for the byte nobody can look further
+                inside = depth if byte in taken else depth + 1
+                if not spelled or self.have_ways(further, inside, (*token_ids, spelled[0])):
+                    return True
+        return False
+
+    def following(self, frame: Frame, beginning: bytes, token_ids: tuple[int, ...]) -> frozenset[int]:
+        """Return the bytes that may come next."""
+        known = frame.ways.get((frame.kind_of_item, beginning))
+        if known is None:
+            matcher = self.matcher.inner.copy()
+            for token_id in token_ids:
+                matcher.accept(token_id)
+            known = frame.ways[frame.kind_of_item, beginning] = self.backend.following_bytes(matcher)
+        return known
