@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from octavo.config import ModelConfig, SchedulerConfig
 from octavo.engine.parallel_sampling import SEED_RANGE
+from octavo.engine.pooling_input import PoolingInput
 from octavo.engine.prompts import ParsedPrompt, TokenizationOptions, parse_prompt
 from octavo.engine.reasoning import prompt_end, reasoning_markers
 from octavo.errors import InvalidRequestError
@@ -22,6 +23,7 @@ from octavo.parsing.reasoning import ReasoningFormat
 from octavo.sampling.custom_processors import validate_with_processors
 from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.pooling import PoolingParams, neutral_sampling_params
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
 from octavo.types.sampling_params import SamplingParams
@@ -68,12 +70,16 @@ class InputProcessor:
         self._longest_token_chars: int | None = None  # found when first needed
         self._reasoning = reasoning
         self._grammars = grammars
+        self._pooling: PoolingInput | None = None
+        if model.pooling is not None:
+            longest = min(model.max_model_len, max_kv_tokens - 1)
+            self._pooling = PoolingInput(model.pooling, tokenizer, longest, model.vocab_size)
 
     def process(
         self,
         request_id: str,
         prompt: object,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         priority: int = 0,
         arrival_time: float | None = None,
@@ -88,9 +94,16 @@ class InputProcessor:
         """
         if not isinstance(request_id, str) or not request_id:
             raise wrong("request_id", "non-empty text", request_id)
+        priority = self._check_priority(priority)
+        if isinstance(params, PoolingParams):
+            return self._process_pooling(request_id, prompt, params, priority, arrival_time, tokenization_kwargs)
+        if self._pooling is not None:
+            raise InvalidRequestError(
+                f"{self._model.served_model_name} is a pooling model and generates no text; use embed, classify, score "
+                "or encode (over HTTP: /v1/embeddings, /classify, /score, /rerank, /pooling)"
+            )
         if not isinstance(params, SamplingParams):
             raise wrong("sampling_params", "a SamplingParams", params)
-        priority = self._check_priority(priority)
         options = TokenizationOptions.from_kwargs(tokenization_kwargs)
         parsed = parse_prompt(prompt, lambda text: self._encode(text, options))
         token_ids = self._truncate(parsed.token_ids, options)
@@ -102,7 +115,36 @@ class InputProcessor:
             self._add_grammar(processed.request, checked_params.structured_outputs, reasoning_end_token_ids)
         return processed
 
-    def takes_time(self, prompt: object, params: SamplingParams) -> bool:
+    def _process_pooling(
+        self,
+        request_id: str,
+        prompt: object,
+        params: PoolingParams,
+        priority: int,
+        arrival_time: float | None,
+        tokenization_kwargs: Mapping[str, object] | None,
+    ) -> ProcessedRequest:
+        if self._pooling is None:
+            raise InvalidRequestError(
+                f"{self._model.served_model_name} generates text; for embeddings or scores of it start the engine with "
+                "runner='pooling'"
+            )
+        params = self._pooling.params(params)
+        checked = self._pooling.prompt(prompt, tokenization_kwargs)
+        request = EngineCoreRequest(
+            request_id=f"{request_id}-{next(self._counter):x}",
+            prompt_token_ids=checked.token_ids,
+            sampling_params=neutral_sampling_params(params),
+            arrival_time=time.time() if arrival_time is None else arrival_time,
+            seed=0,
+            cache_salt=checked.cache_salt,
+            priority=priority,
+            pooling_params=params,
+            second_text_start=checked.second_text_start,
+        )
+        return ProcessedRequest(request_id, checked.text, request)
+
+    def takes_time(self, prompt: object, params: SamplingParams | PoolingParams) -> bool:
         """Say whether `process` may take longer than an event loop should wait."""
         if isinstance(prompt, Mapping):
             prompt = None if "prompt_token_ids" in prompt else prompt.get("prompt")

@@ -10,7 +10,7 @@ from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest
 from octavo.engine.text_state import TextState
 from octavo.tokenizers.tokenizer import Tokenizer
-from octavo.types.messages import EngineCoreEventType, EngineCoreOutput
+from octavo.types.messages import EngineCoreEventType, EngineCoreOutput, PackedArray
 from octavo.types.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.sampling_params import RequestOutputKind
@@ -39,6 +39,7 @@ class RequestState:
     num_tokens_sent: int = 0  # delta reading: tokens in earlier outputs
     prompt_logprobs: PromptLogprobs | None = None
     num_cached_tokens: int | None = None
+    pooled: PackedArray | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -49,6 +50,8 @@ class RequestState:
         num_before = len(self.token_ids)
         if not num_before:  # a request that goes on in a new engine process has had its prompt's hits counted
             self.num_cached_tokens = output.num_cached_tokens
+        if output.pooled is not None:
+            self.pooled = output.pooled
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = unpack_prompt_logprobs(
                 output.prompt_logprobs, self.texts, self.request.prompt_token_ids
@@ -128,6 +131,7 @@ class RequestState:
             finished=self.parent.finished if self.parent is not None else self.finish_reason is not None,
             metrics=self.metrics,
             num_cached_tokens=num_cached_tokens,
+            pooled=self.pooled,
         )
 
     def _completion(self, delta: bool) -> CompletionOutput:

@@ -24,8 +24,10 @@ from octavo.config import (
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
+from octavo.config.pooling import PoolingConfig
 from octavo.engine.grammars import structured_outputs_config
 from octavo.engine.parallel import parallel_config
+from octavo.engine.pooling_config import pooling_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -34,6 +36,7 @@ from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
 from octavo.metrics.tracing import check_tracing
 from octavo.models.interface import ModelFacts
+from octavo.models.pooling_registry import describe_pooling
 from octavo.models.registry import describe
 from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor
@@ -83,14 +86,18 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     )
     checkpoint = _override_config(checkpoint, args.hf_overrides)
     rounds = _rounds_activations(args.quantization, checkpoint, load)
-    facts = describe(checkpoint.config)
+    pooling = pooling_config(args, checkpoint)
+    if pooling is not None and not pooling.computes_in_pieces:
+        args = dataclasses.replace(args, enable_chunked_prefill=False, enable_prefix_caching=False)
+    facts = describe(checkpoint.config) if pooling is None else describe_pooling(checkpoint.config).model
     tokenizer = None if args.skip_tokenizer_init else load_tokenizer(checkpoint, tokenizer_path=args.tokenizer)
-    max_model_len, fit = _max_model_len(args.max_model_len, facts)
+    max_model_len, fit = _max_model_len(args.max_model_len, facts, pooling)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
+    model = dataclasses.replace(model, pooling=pooling)
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
-        scheduler=_scheduler_config(args, max_model_len),
+        scheduler=_scheduler_config(args, max_model_len + (pooling is not None)),  # the token that never comes
         parallel=parallel_config(args),
         load=load,
         observability=_observability_config(args),
@@ -156,11 +163,12 @@ def _override_config(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Ch
     return dataclasses.replace(checkpoint, config=HFConfig(values, checkpoint.config.source))
 
 
-def _max_model_len(wish: int | str | None, facts: ModelFacts) -> tuple[int, bool]:
+def _max_model_len(wish: int | str | None, facts: ModelFacts, pooling: PoolingConfig | None) -> tuple[int, bool]:
     """Return (max_model_len, whether it is only an upper bound)."""
     length = parse_length(wish) if wish is not None else None
     if length is None:
-        return facts.max_position, True
+        longest = pooling.max_text_tokens if pooling is not None else None
+        return min(facts.max_position, longest or facts.max_position), True
     if length > facts.max_position:
         raise ConfigError(
             f"max_model_len={length} exceeds the model's {facts.max_position} positions; lower it, or extend the model "

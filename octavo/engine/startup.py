@@ -52,7 +52,10 @@ def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
     max_kv_tokens = max_request_tokens(plan, step_tokens)
     _log_plan(plan, max_model_len)
     grammars = StructuredOutputManager(config.structured_outputs.backend, config.model.vocab_size)
-    scheduler = Scheduler(config.scheduler, config.cache, plan, grammar=grammars)
+    # a pooling request ends without the token for which a sequence otherwise needs room
+    longest = max_model_len + (config.model.pooling is not None)
+    scheduler_config = dataclasses.replace(config.scheduler, max_model_len=longest)
+    scheduler = Scheduler(scheduler_config, config.cache, plan, grammar=grammars)
     return StartedCore(EngineCore(executor, scheduler, grammars), config, plan, max_kv_tokens)
 
 
@@ -88,6 +91,11 @@ def _max_step_tokens(config: OctavoConfig) -> int:
 
 
 def _log_plan(plan: KVCacheConfig, max_model_len: int) -> None:
+    if not plan.groups:
+        logger.info(
+            "no KV cache: all tokens of a request are computed at once; texts of up to %d tokens", max_model_len
+        )
+        return
     size_bytes = sum(tensor.size_bytes for tensor in plan.tensors)
     block_sizes = sorted({group.spec.block_size for group in plan.groups})
     logger.info(

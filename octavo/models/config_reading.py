@@ -30,7 +30,7 @@ def with_defaults(config: HFConfig, **defaults: object) -> HFConfig:
 
 def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float = 10_000.0) -> DecoderConfig:
     """Read a Llama-like config: every layer rotates alike and sees all keys; the biases are as the config says."""
-    refuse(config, rope_interleaved=False, use_bidirectional_attention=False, lm_head_bias=False, use_mrope=False)
+    refuse(config, rope_interleaved=False, lm_head_bias=False, use_mrope=False)
     hidden_size, num_heads = positive(config, "hidden_size"), positive(config, "num_attention_heads")
     num_kv_heads = positive(config, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -57,6 +57,7 @@ def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float =
         qkv_bias=attention_bias,
         output_bias=attention_bias,
         mlp_bias=config.bool("mlp_bias", False),
+        bidirectional=config.bool("use_bidirectional_attention", False) or not config.bool("is_causal", True),
     )
 
 
@@ -139,6 +140,8 @@ def read_layer_types(config: HFConfig, default: Sequence[str]) -> tuple[str, ...
 def with_windows(config: HFConfig, decoder: DecoderConfig, layer_types: Sequence[str]) -> DecoderConfig:
     """Give the layers that slide the config's sliding window."""
     window = positive(config, "sliding_window") if "sliding_attention" in layer_types else None
+    if window is not None and decoder.bidirectional:
+        window = window // 2 + 1  # half of it on either side, beside the token itself
     layers = tuple(
         replace(layer, sliding_window=window if layer_type == "sliding_attention" else None)
         for layer, layer_type in zip(decoder.layers, layer_types, strict=True)

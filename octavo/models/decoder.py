@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
 from octavo.layers.attention import Attention
+from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import Norm
@@ -20,7 +21,7 @@ class DecoderLayer:
     """Attention and MLP, each with its norms around it; norms that a model does not have are `NoNorm`."""
 
     input_norm: Norm
-    attention: Attention
+    attention: Attention | EncoderAttention
     post_attention_norm: Norm
     mlp_norm: Norm
     mlp: GatedMLP | PlainMLP
@@ -71,7 +72,8 @@ class Decoder:
     logits_softcap: float | None
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
-        return {layer.attention.name: layer.attention.kv_cache_spec(block_size, dtype) for layer in self.layers}
+        layers = (layer.attention for layer in self.layers)
+        return {layer.name: layer.kv_cache_spec(block_size, dtype) for layer in layers if isinstance(layer, Attention)}
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
         ops = context.ops

@@ -30,6 +30,7 @@ class DecoderConfig:
     learned_positions: position embeddings are a table of max_position rows, added to the token embeddings
     embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
     logits_softcap, attention_softcap: c in c * tanh(x / c)
+    bidirectional: tokens see later ones too; such a model makes embeddings, and cannot generate
     """
 
     architecture: str
@@ -58,6 +59,7 @@ class DecoderConfig:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     attention_softcap: float | None = None
+    bidirectional: bool = False
 
     @property
     def facts(self) -> ModelFacts:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.errors import CheckpointError, ConfigError
 from octavo.layers.attention import Attention, QKNorm
+from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
@@ -53,12 +55,13 @@ def load_decoder(
         logits_scale=config.logits_scale,
         logits_softcap=config.logits_softcap,
     )
-    _check_unused(weights, names, config.architecture)
+    check_unused(weights, names.harmless, config.architecture)
     return decoder
 
 
-def _check_unused(weights: WeightSource, names: WeightNames, architecture: str) -> None:
-    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in names.harmless)]
+def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: str) -> None:
+    """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern."""
+    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in harmless)]
     if unused:
         listed = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
         raise CheckpointError(
@@ -139,10 +142,10 @@ class _Loading:
             weight = weight + np.float32(1)
         return RMSNorm(weight, self.config.norm_eps)
 
-    def _attention(self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None) -> Attention:
+    def _attention(self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None) -> Attention | EncoderAttention:
         config, names = self.config, self.names
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        return Attention(
+        attention = Attention(
             name=name,
             qkv=self._stacked(prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias),
             output=self.parameters.linear(
@@ -157,6 +160,7 @@ class _Loading:
             sliding_window=layer.sliding_window,
             softcap=config.attention_softcap,
         )
+        return EncoderAttention.like(attention) if config.bidirectional else attention
 
     def _qk_norm(self, prefix: str, query_size: int, kv_size: int) -> QKNorm | None:
         over = self.config.qk_norm

@@ -55,7 +55,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 def describe(config: HFConfig) -> ModelFacts:
     """Return a checkpoint's facts; raises UnsupportedError for an architecture or option that is not here."""
-    return _architecture(config).read_config(config).facts
+    decoder = _architecture(config).read_config(config)
+    if decoder.bidirectional:
+        raise UnsupportedError(
+            f"{config.source}: tokens of this model see later ones, so it cannot generate; use runner='pooling'"
+        )
+    return decoder.facts
 
 
 def build_model(config: HFConfig, weights: WeightSource, ops: Ops, max_model_len: int) -> CausalLM:

@@ -59,6 +59,7 @@ def _read_parts(folder: Path, backend: tokenizers.Tokenizer, config: Mapping[str
         end_of_generation_ids=() if eos is None else (eos,),
         chat_templates=_read_chat_templates(folder, config),
         source=str(folder),
+        truncation_side="left" if config.get("truncation_side") == "left" else "right",
     )
 
 

@@ -75,6 +75,7 @@ class Tokenizer:
         self.unk_token = self._token(parts.unk_token_id)
         self.pad_token = self._token(parts.pad_token_id)
         self.end_of_generation_ids = parts.end_of_generation_ids
+        self.truncation_side = parts.truncation_side
         self.chat_templates: Mapping[str, str] = parts.chat_templates
         self.chat_template = parts.chat_templates.get("default")
         added = self.backend.get_added_tokens_decoder()

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.interface import CausalLM
+from octavo.models.pooling import PoolingModel
+from octavo.models.pooling_registry import build_pooling_model
 from octavo.models.registry import build_model
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
@@ -25,8 +27,9 @@ from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutpu
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.draft_step import DraftStep, draft_output_rows, measure_fixed_share
-from octavo.worker.input_builder import build_inputs
+from octavo.worker.input_builder import build_inputs, metadata_without_cache
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
+from octavo.worker.pooling_step import PoolingStep
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
 from octavo.worker.request_rows import RequestRows
 
@@ -48,7 +51,13 @@ class ModelRunner:
 
     def load_model(self, checkpoint: Checkpoint) -> None:
         weights = open_model_weights(checkpoint, self._config.load)
-        self.model = build_model(checkpoint.config, weights, self.ops, self._config.model.max_model_len)
+        max_model_len = self._config.model.max_model_len
+        if self._config.model.pooling is None:
+            self.model = build_model(checkpoint.config, weights, self.ops, max_model_len)
+        else:
+            files = checkpoint.sentence_transformers
+            dense = files.dense if files is not None else ()
+            self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len)
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
         return self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
@@ -71,6 +80,9 @@ class ModelRunner:
         self._prompt_logprobs = PromptLogprobsStep(
             self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)
         )
+        self._pooling: PoolingStep | None = None
+        if isinstance(self.model, PoolingModel):
+            self._pooling = self._pooling_step(self.model)
         self._drafts: DraftStep | None = None
         if self._config.speculative is not None:
             fixed_share = measure_fixed_share(self._bound, [group.spec.block_size for group in plan.groups])
@@ -109,6 +121,8 @@ class ModelRunner:
                     slot_mapping=positions.astype(np.int64) + spec.block_size,
                 )
             )
+        if not specs:
+            metadata.append(metadata_without_cache(np.array([0, num_tokens], np.int32)))
         bound = self._bind(caches, [(name,) for name in specs])
         last = np.array([num_tokens - 1], np.int32)
         bound.logits(bound.forward(ForwardInputs(np.zeros(num_tokens, np.int32), positions, last, metadata)))
@@ -118,17 +132,25 @@ class ModelRunner:
         self._kv_caches = allocate_kv_caches(self._plan)
         self._bound = self._bind(self._kv_caches, [group.layer_names for group in self._plan.groups])
 
+    def _pooling_step(self, model: PoolingModel) -> PoolingStep:
+        config = self._config.model.pooling
+        assert config is not None, "a pooling model is built for a pooling engine"
+        head = (lambda states: self._bound.logits(states)) if model.steps else None
+        return PoolingStep(config, model.second_text_offset, head)
+
     def _bind(self, kv_caches: Mapping[str, KVCache], layer_groups: Sequence[Sequence[str]]) -> BoundModel:
         scheduler = self._config.scheduler
+        max_tokens = scheduler.max_num_batched_tokens
         limits = TapeLimits(
-            max_tokens=scheduler.max_num_batched_tokens,
-            max_output_rows=scheduler.max_num_batched_tokens,
-            max_logits_rows=scheduler.max_num_seqs,
+            max_tokens=max_tokens,
+            max_output_rows=max_tokens,
+            # a pooling model may score every token
+            max_logits_rows=scheduler.max_num_seqs if self._config.model.pooling is None else max_tokens,
             hidden_size=self.model.facts.hidden_size,
-            num_groups=len(layer_groups),
+            num_groups=max(1, len(layer_groups)),
         )
         eager = self._config.model.enforce_eager
-        return bind_model(self.model, self.ops, kv_caches, layer_groups, None if eager else limits)
+        return bind_model(self.model, self.ops, kv_caches, layer_groups or [()], None if eager else limits)
 
     # -- step ----------------------------------------------------------------------------------------------------------
 
@@ -140,6 +162,10 @@ class ModelRunner:
         if self._drafts is not None:
             self._drafts.place(step.scheduled_spec_tokens)
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
+        if self._pooling is not None:
+            positions, output_rows = self._pooling.plan(inputs)
+            forward_inputs = ForwardInputs(inputs.token_ids, positions, output_rows, inputs.metadata)
+            return self._pooling.collect(self._bound.forward(forward_inputs))
         sampling = np.flatnonzero(inputs.samples)
         request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         drafts: list[list[int]] | None = None
@@ -203,6 +229,8 @@ class ModelRunner:
             table.append(row, block_ids)
         self._sampler.add_request(row, request)
         self._prompt_logprobs.add(request)
+        if self._pooling is not None:
+            self._pooling.add(request)
         if self._drafts is not None:
             self._drafts.add(row, request)
 
@@ -212,6 +240,8 @@ class ModelRunner:
             table.clear(row)
         self._sampler.remove_request(row)
         self._prompt_logprobs.remove(request_id)
+        if self._pooling is not None:
+            self._pooling.remove(request_id)
         if self._drafts is not None:
             self._drafts.remove(row)
 

@@ -210,7 +210,7 @@ def test_several_processes_may_fetch_at_once(model: CatalogModel, tmp_path: Path
 
 def test_built_in_names_and_aliases() -> None:
     names = {model.name for model in catalog.list_models()}
-    assert names == {"smollm2-135m-instruct", "gemma-3-270m"}
+    assert names == {"smollm2-135m-instruct", "gemma-3-270m", "all-minilm-l6-v2"}
     assert catalog.DEFAULT_MODEL in names
     smollm2, gemma3 = catalog.find("smollm2"), catalog.find("gemma3-270m")
     assert smollm2 is not None and smollm2.name == "smollm2-135m-instruct"
