@@ -11,6 +11,7 @@ from octavo.scheduler.stop import check_stop
 from octavo.types.grammar import GrammarProgress
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedArray, PackedLogprobs
 from octavo.types.request import GRAMMAR_GAVE_UP
+from octavo.types.stats import SpeculationStats
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
 Ended = list[tuple[Request, RequestStatus]]
@@ -23,6 +24,7 @@ class StepResults:
         self._grammar = grammar
         self._encoder_cache = encoder_cache
         self._outputs: dict[int, list[EngineCoreOutput]] = {}
+        self._speculation: SpeculationStats | None = None
 
     def apply(
         self, requests: Sequence[Request], scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput
@@ -49,8 +51,8 @@ class StepResults:
                 if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
                     ended.append(self._fail(request, "the model runner returned no token for a finished prompt"))
                 continue
-            if drafts and request.status is RequestStatus.RUNNING:
-                request.num_computed_tokens -= _num_rejected(drafts.get(request_id), token_ids)
+            if drafts and request_id in drafts:
+                self._settle_drafts(request, len(drafts[request_id]), len(token_ids) - 1)
             if request.is_structured and self._grammar is not None:
                 new_token_ids, status = _append_structured(request, token_ids, self._grammar)
             else:
@@ -100,6 +102,11 @@ class StepResults:
             client: EngineCoreOutputs(outputs=outputs, timestamp=timestamp) for client, outputs in by_client.items()
         }
 
+    def take_speculation_stats(self) -> SpeculationStats | None:
+        """Return what became of drafts since the last call; None without any."""
+        stats, self._speculation = self._speculation, None
+        return stats
+
     def _emit(
         self, request: Request, token_ids: list[int], status: RequestStatus | None, runner_output: ModelRunnerOutput
     ) -> None:
@@ -121,6 +128,14 @@ class StepResults:
         self.add_output(request, [], RequestStatus.FINISHED_ERROR)
         return request, RequestStatus.FINISHED_ERROR
 
+    def _settle_drafts(self, request: Request, num_drafts: int, num_accepted: int) -> None:
+        """Count a request's drafts and take back those that were rejected; a preemption has taken back everything."""
+        if self._speculation is None:
+            self._speculation = SpeculationStats()
+        self._speculation.record(num_drafts, num_accepted)
+        if request.status is RequestStatus.RUNNING:
+            request.num_computed_tokens -= num_drafts - num_accepted
+
     def _take_proposals(self, request: Request, token_ids: list[int] | None) -> None:
         """Keep drafts for the next step; a preempted request has no use for them."""
         if not token_ids or request.status is not RequestStatus.RUNNING:
@@ -140,11 +155,6 @@ def first_positions(logprobs: PackedLogprobs, count: int) -> PackedLogprobs:
         logprobs=logprobs.logprobs[:num_bytes],
         ranks=logprobs.ranks[: 4 * count],
     )
-
-
-def _num_rejected(drafts: list[int] | None, token_ids: list[int]) -> int:
-    """Return how many drafts were not accepted: the last new token is the model's own, the others were drafts."""
-    return len(drafts) - (len(token_ids) - 1) if drafts else 0
 
 
 def _append(request: Request, token_ids: list[int]) -> tuple[list[int], RequestStatus | None]:

@@ -320,13 +320,14 @@ class Scheduler:
         return self.kv_cache.reset_prefix_cache()
 
     def make_stats(self) -> SchedulerStats:
-        """Return the state now, with the prefix-cache counts since the last call."""
+        """Return the state now, with the counts of prefix cache and drafts since the last call."""
         return SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
             kv_cache_usage=self.kv_cache.usage,
             num_preemptions=self._num_preemptions,
             prefix_cache=self.kv_cache.take_prefix_cache_stats(),
+            speculation=self._results.take_speculation_stats(),
         )
 
     def make_snapshot(self, max_requests: int) -> EngineSnapshot:

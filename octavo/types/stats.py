@@ -16,6 +16,23 @@ class PrefixCacheStats(msgspec.Struct, array_like=True):
     hits: int = 0
 
 
+class SpeculationStats(msgspec.Struct, array_like=True):
+    """Guesses since the last report. num_accepted_per_position[i]: times that a guess i places ahead was right."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_per_position: list[int] = []
+
+    def record(self, num_draft_tokens: int, num_accepted: int) -> None:
+        """Count one request's guesses of a step."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_draft_tokens
+        per_position = self.num_accepted_per_position
+        per_position += [0] * (num_draft_tokens - len(per_position))
+        for position in range(num_accepted):
+            per_position[position] += 1
+
+
 class SchedulerStats(msgspec.Struct, array_like=True):
     """The scheduler's state after a step. kv_cache_usage: share of blocks in use, 0 to 1."""
 
@@ -24,6 +41,7 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     kv_cache_usage: float = 0.0
     num_preemptions: int = 0  # total since start
     prefix_cache: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
+    speculation: SpeculationStats | None = None
 
 
 class BlockState(enum.IntEnum):
