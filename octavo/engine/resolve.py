@@ -28,6 +28,7 @@ from octavo.config.pooling import PoolingConfig
 from octavo.engine.grammars import structured_outputs_config
 from octavo.engine.parallel import parallel_config
 from octavo.engine.pooling_config import pooling_config
+from octavo.engine.speculation import speculative_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -102,6 +103,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         load=load,
         observability=_observability_config(args),
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
+        speculative=speculative_config(args),
     )
     logger.info(
         "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
