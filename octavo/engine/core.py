@@ -18,6 +18,7 @@ from octavo.scheduler.scheduler import Scheduler
 from octavo.structured.manager import StructuredOutputManager
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
+from octavo.types.raised_error import error_as_data
 from octavo.types.request import EngineCoreRequest
 from octavo.types.stats import EngineSnapshot, SchedulerStats
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
@@ -117,7 +118,7 @@ class EngineCore:
             raise
         except Exception as error:
             logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
-            return self._failed(step, f"{type(error).__name__}: {error}")
+            return self._failed(step, error_as_data(error).text)
         except BaseException:  # Ctrl-C: the books must agree with what the workers did, then it goes on
             self._undelivered.append(self._update(step, self._failed(step, "interrupted")))
             raise
