@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from octavo import envs
 from octavo.parsing.reasoning import REASONING_FORMATS
 from octavo.parsing.tool_formats import TOOL_FORMATS
+
+NATIVE_OPS = envs.ops_backend() != "reference" and importlib.util.find_spec("octavo._native") is not None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what only the native ops promise where they are not."""
+    if item.get_closest_marker("native_ops") and not NATIVE_OPS:
+        pytest.skip("a promise of the native ops: with BLAS a row's bits depend on the other rows, and there is no tape")
 
 
 @pytest.fixture(scope="session", autouse=True)

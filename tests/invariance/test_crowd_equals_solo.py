@@ -61,11 +61,13 @@ def check_crowd(folder, seed: int, **weights: str) -> None:
         assert comparable(second) == alone, f"in a crowd, warm cache: {params}"
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("seed", range(NUM_WORKLOADS))
 def test_crowd_equals_solo(folders, seed):
     check_crowd(folders[sorted(folders)[seed % len(folders)]], seed)
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 @pytest.mark.parametrize("seed", range(NUM_WORKLOADS // 6))
 def test_crowd_equals_solo_with_quantised_weights(folders, seed, quantization):
