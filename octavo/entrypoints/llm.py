@@ -13,6 +13,7 @@ from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.llm_engine import LLMEngine, refuse_lora
 from octavo.engine.prompts import is_single_prompt
 from octavo.entrypoints.beam_search import BeamSearchOutput, run_beam_search
+from octavo.entrypoints.pooling_calls import PoolingCalls
 from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
 from octavo.log import get_logger
@@ -21,6 +22,8 @@ from octavo.tokenizers.chat_messages import ContentFormat, Message
 from octavo.tokenizers.chat_template import ChatOptions, render_chat
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
+from octavo.types.pooling import PoolingParams
+from octavo.types.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from octavo.types.prompts import PromptType, TokensPrompt
 from octavo.types.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from octavo.utils.interrupts import deferred_interrupt
@@ -30,7 +33,7 @@ logger = get_logger(__name__)
 SamplingParamsInput = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM:
+class LLM(PoolingCalls):
     """A model, its tokenizer and an engine in this process.
 
     Calls block until their requests have finished. All requests of a call are checked before any runs. Ctrl-C ends a
@@ -249,6 +252,27 @@ class LLM:
         """Check every request, then add them all; return their ids. A bad one raises before anything is added."""
         every_params = self._params_per_prompt(sampling_params, len(prompts))
         priorities = _per_prompt("priority", 0 if priority is None else priority, len(prompts))
+        return self._start(self._check_all(prompts, every_params, priorities, tokenization_kwargs))
+
+    def _pool(
+        self,
+        prompts: Sequence[PromptType],
+        every_params: Sequence[PoolingParams],
+        tokenization_kwargs: Mapping[str, object],
+        use_tqdm: UseTqdm,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        with self._engine_lock:
+            processed = self._check_all(prompts, every_params, [0] * len(prompts), tokenization_kwargs)
+            outputs = self._run(self._start(processed), use_tqdm)
+        return [PoolingRequestOutput.of(output) for output in outputs]
+
+    def _check_all(
+        self,
+        prompts: Sequence[PromptType],
+        every_params: Sequence[SamplingParams] | Sequence[PoolingParams],
+        priorities: Sequence[int],
+        tokenization_kwargs: Mapping[str, object] | None,
+    ) -> list[ProcessedRequest]:
         processed: list[ProcessedRequest] = []
         for index, (prompt, params) in enumerate(zip(prompts, every_params, strict=True)):
             try:
@@ -265,6 +289,9 @@ class LLM:
                 if len(prompts) == 1:
                     raise
                 raise InvalidRequestError(f"prompt {index} of {len(prompts)}: {error}", error.parameter) from error
+        return processed
+
+    def _start(self, processed: Sequence[ProcessedRequest]) -> list[str]:
         request_ids = [request.external_id for request in processed]
         try:
             with deferred_interrupt():
