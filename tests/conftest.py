@@ -18,7 +18,7 @@ NATIVE_OPS = envs.ops_backend() != "reference" and importlib.util.find_spec("oct
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what only the native ops promise where they are not."""
     if item.get_closest_marker("native_ops") and not NATIVE_OPS:
-        pytest.skip("a promise of the native ops: with BLAS a row's bits depend on the other rows, and there is no tape")
+        pytest.skip("the native ops promise this: with BLAS a row's bits depend on the others, and there is no tape")
 
 
 @pytest.fixture(scope="session", autouse=True)
