@@ -11,7 +11,7 @@ from typing import Any, Literal
 from octavo.config import EngineArgs
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
-from octavo.engine.llm_engine import refuse_lora
+from octavo.engine.llm_engine import metrics_of, refuse_lora
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.process_start import StartedProcess, StartingProcess
 from octavo.engine.reasoning import default_reasoning
@@ -21,7 +21,7 @@ from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import method_name
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
-from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.metrics.engine_metrics import Metric
 from octavo.metrics.stats_line import StatsLine
 from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -34,9 +34,9 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class AsyncLLM:
-    """A model in a process of its own, for one event loop: the one in which it is first used.
+    """A model in a process of its own or in several replicas, for one event loop: the one in which it is first used.
 
-    When the process dies, another takes its place and all requests go on where they were.
+    When a process dies, another takes its place and all requests go on where they were, or at once at other replicas.
     model_config, config: as the core started with them; num_blocks: of the KV cache
     """
 
@@ -45,7 +45,7 @@ class AsyncLLM:
         self.model_config = started.config.model
         self.num_blocks = started.num_blocks
         self.tokenizer = started.tokenizer
-        self.metrics = EngineMetrics(self.model_config.served_model_name, self.config.observability.log_stats)
+        self.metrics = metrics_of(self.config)
         self.grammars = make_grammar_checker(self.config, started.tokenizer)
         self.input_processor = InputProcessor(
             self.model_config,
@@ -136,9 +136,11 @@ class AsyncLLM:
     ) -> RequestOutputCollector:
         """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
         refuse_lora(lora_request)
-        if data_parallel_rank not in (None, 0):
+        num_replicas = self.config.parallel.data_parallel_size_local
+        if data_parallel_rank is not None and data_parallel_rank not in range(num_replicas):
             raise InvalidRequestError(
-                f"data_parallel_rank must be 0 or left out, for there is one engine; got {data_parallel_rank}",
+                f"data_parallel_rank must be from 0 to {num_replicas - 1}, for this server has {num_replicas} engine "
+                f"replicas, or left out; got {data_parallel_rank!r}",
                 "data_parallel_rank",
             )
 
@@ -161,7 +163,7 @@ class AsyncLLM:
             processed = process()
         self._streams.attach()
         await self._streams.gate.wait()
-        return self._streams.start(processed, trace_headers)
+        return self._streams.start(processed, trace_headers, data_parallel_rank)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; their streams end with the finish reason "abort"."""
@@ -252,7 +254,7 @@ class AsyncLLM:
 
     @property
     def is_running(self) -> bool:
-        """Whether a core is there now: False also while a dead one is replaced."""
+        """Whether a core is there now: False also while the only one is replaced."""
         return self.engine_core.is_ready
 
     @property
@@ -260,7 +262,7 @@ class AsyncLLM:
         return not self.is_running
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError unless a core is there now; while a dead one is replaced, requests wait for it."""
+        """Raise EngineDeadError unless a core is there now; while the only one is replaced, requests wait for it."""
         self._streams.attach()
         if self.dead_error is not None:
             raise self.dead_error

@@ -1,8 +1,9 @@
-"""The client of AsyncLLM: a core in a process of its own, attended to by an event loop. No threads, no polling."""
+"""The client of AsyncLLM: cores in processes of their own, attended to by an event loop. No threads, no polling."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from octavo.engine.core_child import CoreChild
 from octavo.engine.process_start import ProcessHandle
-from octavo.engine.supervisor import CoreState
+from octavo.engine.replicas import merged
 from octavo.errors import EngineDeadError
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
@@ -28,12 +29,13 @@ class AsyncMPClient:
         on_outputs: Callable[[EngineCoreOutputs], None],
         on_death: Callable[[EngineDeadError], None],
     ) -> None:
-        self._supervisor = handle.supervisor
-        handle.supervisor.before_close = self._unwatch
+        self._replicas = handle.replicas
+        for rank, supervisor in enumerate(handle.replicas.supervisors):
+            supervisor.before_close = functools.partial(self._unwatch, rank)
         self._on_outputs = on_outputs
         self._on_death = on_death
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watched: CoreChild | None = None
+        self._watched: dict[int, CoreChild] = {}  # by rank
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it ends, in time.monotonic()
         self._is_death_told = False
@@ -42,18 +44,28 @@ class AsyncMPClient:
     @property
     def is_ready(self) -> bool:
         """Whether a core takes requests now."""
-        return self._supervisor.state is CoreState.READY
+        return self._replicas.is_ready
 
     @property
     def dead_error(self) -> EngineDeadError | None:
         """Why no core will come any more; None while there is one, or will be."""
-        return self._supervisor.dead_error
+        return self._replicas.dead_error
+
+    @property
+    def process_ids(self) -> list[int | None]:
+        """The process of each replica's present core; None between two."""
+        children = [supervisor.child for supervisor in self._replicas.supervisors]
+        return [None if child is None else child.process_id for child in children]
 
     @property
     def process_id(self) -> int | None:
-        """The process of the present core; None between two."""
-        child = self._supervisor.child
-        return None if child is None else child.process_id
+        """The process of the first replica."""
+        return self.process_ids[0]
+
+    @property
+    def are_serving(self) -> list[bool]:
+        """Whether each replica takes requests now."""
+        return [supervisor.is_serving for supervisor in self._replicas.supervisors]
 
     def attach(self) -> bool:
         """Let the running event loop attend to the core; return whether another did before, or none."""
@@ -63,54 +75,65 @@ class AsyncMPClient:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("this engine belongs to another event loop; use it from there, or close that loop first")
         self._loop = loop
-        self._watched = self._timer = None
+        self._watched, self._timer = {}, None
         self._attend()
         return True
 
-    def add_request(self, request: EngineCoreRequest) -> None:
-        """Hand over a request; while a core is replaced it waits. Raises EngineDeadError when none will come."""
-        self._supervisor.add_request(request)
+    def add_request(self, request: EngineCoreRequest, rank: int | None = None) -> int:
+        """Hand over a request; return the rank that has it. While no core serves it waits.
+
+        rank: where to, as long as that replica serves. Raises EngineDeadError when no core will come any more.
+        """
+        rank = self._replicas.add_request(request, rank)
         self._set_timer()
+        return rank
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored."""
-        self._supervisor.abort_requests(request_ids)
+        self._replicas.abort_requests(request_ids)
 
     def load_vocabulary(self, packed: bytes) -> None:
         """Give the core the tokens' bytes, before the first request with a grammar; what follows is sent after it."""
-        self._supervisor.call("load_vocabulary", (packed,))
+        self._replicas.call("load_vocabulary", (packed,))
         self._set_timer()
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a service of the core and return its answer; while a core is replaced the call waits."""
+        """Call a service of all cores, also those that are being replaced; return what their answers mean together."""
+        return merged(method, await self.call_each(method, *args))
+
+    async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
+        """Call a service of all cores, or of those that can answer at once; return the answer of each."""
         self.attach()
-        future = self._supervisor.call(method, args)
+        futures = self._replicas.call(method, args, serving_only)
         self._set_timer()
-        return await asyncio.wrap_future(future)
+        return await asyncio.gather(*map(asyncio.wrap_future, futures))
 
     def shutdown(self) -> None:
         """End the process; idempotent. Call it in the loop's thread, or when the loop has ended."""
-        self._unwatch()
+        for rank in list(self._watched):
+            self._unwatch(rank)
         if self._timer is not None:
             self._timer.cancel()
         self._finalizer()
 
     def _attend(self) -> None:
         """Take in what has happened, hand it on, and wait for more."""
-        supervisor = self._supervisor
-        supervisor.receive()
-        self._watch(supervisor.child)
+        replicas = self._replicas
+        replicas.receive()
+        for rank, supervisor in enumerate(replicas.supervisors):
+            if supervisor.child is not None and rank not in self._watched:
+                self._watch(rank, supervisor.child)
         self._set_timer()
-        while supervisor.outputs:
-            self._on_outputs(supervisor.outputs.popleft())
-        if supervisor.dead_error is not None and not self._is_death_told:
+        while replicas.outputs:
+            self._on_outputs(replicas.outputs.popleft())
+        if not self._is_death_told and (error := replicas.dead_error) is not None:
             self._is_death_told = True
-            self._on_death(supervisor.dead_error)
+            self._on_death(error)
 
-    def _watch(self, child: CoreChild | None) -> None:
+    def _watch(self, rank: int, child: CoreChild) -> None:
         """Wait for what this process says, and for its end."""
-        if child is not None and self._watched is None and self._loop is not None:
-            self._watched = child
+        if self._loop is not None:
+            self._watched[rank] = child
             self._loop.add_reader(child.output_fd, self._attend)
             self._loop.add_reader(child.lifeline_fd, self._attend)
             # the first is edge-triggered: what came before it was watched must be looked for
@@ -118,7 +141,7 @@ class AsyncMPClient:
 
     def _set_timer(self) -> None:
         """Attend to the core in time even if nothing happens: to start the next one, or to see that this one hangs."""
-        at = self._supervisor.attend_at
+        at = self._replicas.attend_at
         if at is None or self._loop is None or (self._timer is not None and self._timer_at <= at):
             return
         if self._timer is not None:
@@ -126,11 +149,11 @@ class AsyncMPClient:
         self._timer_at = at
         self._timer = self._loop.call_later(max(at - time.monotonic(), 0), self._take_timer)
 
-    def _unwatch(self) -> None:
-        if self._watched is not None and self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._watched.output_fd)
-            self._loop.remove_reader(self._watched.lifeline_fd)
-        self._watched = None
+    def _unwatch(self, rank: int) -> None:
+        child = self._watched.pop(rank, None)
+        if child is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(child.output_fd)
+            self._loop.remove_reader(child.lifeline_fd)
 
     def _take_timer(self) -> None:
         self._timer = None

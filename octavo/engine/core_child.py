@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import zmq
 
@@ -17,7 +18,8 @@ from octavo.utils.frames import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 _ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "import json, os, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "cores = json.loads(sys.argv[4]); cores and os.sched_setaffinity(0, cores); "  # before libraries start threads
     "from octavo.engine.core_proc import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 _STOP_TIMEOUT_S = 2.0
@@ -33,7 +35,7 @@ class CoreChild:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: str, start: StartCore) -> None:
         """directory: the meeting place"""
-        self._address = core_addresses(directory, start.number)
+        self._address = core_addresses(directory, start)
         self._output = context.socket(zmq.PULL)
         self._output.set_hwm(0)  # what is computed is kept: it is bounded by what was asked for
         self._output.linger = 0
@@ -42,8 +44,9 @@ class CoreChild:
         self._input.set_hwm(0)
         self._input.linger = 0
         self._lifeline, theirs = socket.socketpair()
+        arguments = (str(theirs.fileno()), directory, json.dumps(list(map(str, sys.path))), json.dumps(start.cores))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, str(theirs.fileno()), directory, json.dumps(list(map(str, sys.path)))],
+            [sys.executable, "-c", _ENTRY, *arguments],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides
@@ -82,12 +85,10 @@ class CoreChild:
         notes = [decode_note(data) for data in self._notes.read()]
         return notes, self._notes.is_ended
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Block until there is something to `receive` or `read_notes`, or the time is over."""
-        poller = zmq.Poller()
+    def register(self, poller: zmq.Poller) -> None:
+        """Let a poller see when there is something to `receive` or `read_notes`."""
         poller.register(self._output, zmq.POLLIN)
         poller.register(self.lifeline_fd, zmq.POLLIN)
-        poller.poll(None if timeout_s is None else max(int(timeout_s * 1000), 0))
 
     def close(self, stop_message: bytes | None = None) -> int:
         """End the process and release everything; return its exit status. stop_message: ask it to stop first."""
@@ -110,6 +111,15 @@ class CoreChild:
         poller.poll(timeout_s * 1000)
 
 
-def core_addresses(directory: str, number: int) -> tuple[str, str]:
+def core_addresses(directory: str, start: StartCore) -> tuple[str, str]:
     """Return the addresses of the core's input and output."""
-    return f"ipc://{directory}/{number}.in", f"ipc://{directory}/{number}.out"
+    name = f"ipc://{directory}/{start.rank}-{start.number}"
+    return f"{name}.in", f"{name}.out"
+
+
+def wait_for_any(children: Iterable[CoreChild], timeout_s: float | None) -> None:
+    """Block until one of them has something to `receive` or `read_notes`, or the time is over."""
+    poller = zmq.Poller()
+    for child in children:
+        child.register(poller)
+    poller.poll(None if timeout_s is None else max(int(timeout_s * 1000), 0))

@@ -15,8 +15,8 @@ from octavo.types.stats import SchedulerStats
 class EngineCoreClient(Protocol):
     """What a synchronous front end asks of a core, wherever the core runs."""
 
-    def add_request(self, request: EngineCoreRequest) -> None:
-        """Hand a request to the core."""
+    def add_request(self, request: EngineCoreRequest) -> int:
+        """Hand a request to the core; return the rank of the replica that has it."""
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests by internal id; unknown ids are ignored."""
@@ -27,8 +27,8 @@ class EngineCoreClient(Protocol):
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         """Forget cached prefixes; False when blocks are in use."""
 
-    def scheduler_stats(self) -> SchedulerStats:
-        """Return the scheduler's state now."""
+    def scheduler_stats(self) -> list[SchedulerStats]:
+        """Return the scheduler's state now, of each replica."""
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         """Return the KV cache events since the last call."""
@@ -58,8 +58,9 @@ class InprocClient:
     def __init__(self, core: EngineCore) -> None:
         self.engine_core = core
 
-    def add_request(self, request: EngineCoreRequest) -> None:
+    def add_request(self, request: EngineCoreRequest) -> int:
         self.engine_core.add_request(request)
+        return 0
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         self.engine_core.abort_requests(request_ids)
@@ -71,8 +72,8 @@ class InprocClient:
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         return self.engine_core.reset_prefix_cache(reset_running_requests)
 
-    def scheduler_stats(self) -> SchedulerStats:
-        return self.engine_core.scheduler_stats()
+    def scheduler_stats(self) -> list[SchedulerStats]:
+        return [self.engine_core.scheduler_stats()]
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         return self.engine_core.take_kv_events()

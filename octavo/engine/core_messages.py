@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,11 +21,16 @@ from octavo.types.request import EngineCoreRequest
 class StartCore(msgspec.Struct):
     """What a new process gets first.
 
-    options: the fields of EngineArgs; number: of this process among those of the same front end
+    options: the fields of EngineArgs; number: of this process among those of the same rank
+    rank: of the replica among those of the same front end
+    cores, max_cores: those that it may run on, and how many it may keep busy; empty, None: as the system has it
     """
 
     options: dict[str, Any]
     number: int
+    rank: int = 0
+    cores: Sequence[int] = ()
+    max_cores: int | None = None
 
 
 class AddRequest(msgspec.Struct, array_like=True, tag=1):

@@ -15,7 +15,7 @@ from octavo.types.request import EngineCoreRequest
 
 
 @dataclass(slots=True)
-class _Entry:
+class InFlightRequest:
     """One request. is_admitted: the present core has begun to compute it."""
 
     request: EngineCoreRequest
@@ -43,8 +43,8 @@ class InFlightRequests:
 
     def __init__(self, max_strikes: int) -> None:
         self._max_strikes = max_strikes
-        self._entries: dict[str, _Entry] = {}
-        self._unsent: dict[str, _Entry] = {}  # those that the present core does not have, in the same order
+        self._entries: dict[str, InFlightRequest] = {}
+        self._unsent: dict[str, InFlightRequest] = {}  # those that the present core does not have, in the same order
         self._num_suspects = 0
         self._was_crowded = False  # the present core had two requests at once
         self._num_steps = 0  # of the present core, since it was given its first request
@@ -58,13 +58,18 @@ class InFlightRequests:
         return len(self._entries) - len(self._unsent)
 
     @property
+    def num_unsent(self) -> int:
+        """How many requests the present core does not have."""
+        return len(self._unsent)
+
+    @property
     def has_suspects(self) -> bool:
         """Whether requests are tried alone, one after another."""
         return self._num_suspects > 0
 
     def add(self, request: EngineCoreRequest) -> None:
         """Note a new request."""
-        entry = _Entry(request, list(request.output_token_ids))
+        entry = InFlightRequest(request, list(request.output_token_ids))
         self._entries[request.request_id] = self._unsent[request.request_id] = entry
 
     def remove(self, request_ids: Iterable[str]) -> list[str]:
@@ -123,6 +128,20 @@ class InFlightRequests:
             for entry in entries
         ]
 
+    def take_movable(self, with_suspects: bool) -> list[InFlightRequest]:
+        """Forget the requests that the present core does not have, and return them for another replica's journal.
+
+        with_suspects: also those that must be tried alone; their place is here as long as there will be a core
+        """
+        moved = [entry for entry in self._unsent.values() if with_suspects or not self._is_suspect(entry)]
+        self.remove([entry.request.request_id for entry in moved])
+        return moved
+
+    def adopt(self, entry: InFlightRequest) -> None:
+        """Take over a request of another replica, with its tokens and what speaks against it."""
+        self._entries[entry.request.request_id] = self._unsent[entry.request.request_id] = entry
+        self._num_suspects += self._is_suspect(entry)
+
     def core_died(self, by_itself: bool) -> list[str]:
         """Note that the core is gone; forget the requests that are taken to be the cause, and return their ids.
 
@@ -141,7 +160,7 @@ class InFlightRequests:
         self._was_crowded = False
         return condemned
 
-    def _is_condemned(self, entry: _Entry, by_itself: bool) -> bool:
+    def _is_condemned(self, entry: InFlightRequest, by_itself: bool) -> bool:
         """Count a death against a request; say whether that is enough."""
         entry.num_strikes += 1
         if self._was_crowded:
@@ -155,5 +174,5 @@ class InFlightRequests:
         is_same_place = before is not None and abs(before - self._num_steps) <= 1
         return (by_itself and is_same_place) or entry.num_deaths_alone >= 2 * self._max_strikes
 
-    def _is_suspect(self, entry: _Entry) -> bool:
+    def _is_suspect(self, entry: InFlightRequest) -> bool:
         return entry.num_strikes >= self._max_strikes - 1

@@ -15,7 +15,8 @@ from octavo.engine.reasoning import default_reasoning
 from octavo.engine.request_traces import tracer_of
 from octavo.engine.startup import StartedCore
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
-from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.metrics.engine_metrics import Metric
+from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.kv_events import KVCacheEvent
@@ -33,7 +34,7 @@ class LLMEngine:
         self.config = config
         self.model_config = config.model
         self.tokenizer = tokenizer
-        self.metrics = EngineMetrics(config.model.served_model_name, config.observability.log_stats)
+        self.metrics = metrics_of(config)
         self.grammars = make_grammar_checker(config, tokenizer)
         self.input_processor = InputProcessor(
             config.model,
@@ -48,11 +49,11 @@ class LLMEngine:
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
-        """Resolve the options, load the model and start a core: here, or as envs say in a process of its own."""
+        """Resolve the options, load the model and start a core: here, or as envs or replicas want it elsewhere."""
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
-        if envs.enable_multiprocessing():
+        if envs.enable_multiprocessing() or engine_args.data_parallel_size != 1:
             from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient
 
@@ -107,7 +108,7 @@ class LLMEngine:
         sequences = self._output_processor.add_request(processed.request, processed.external_id, processed.prompt)
         try:
             for sequence in sequences:
-                self.engine_core.add_request(sequence)
+                self._output_processor.placed(sequence, self.engine_core.add_request(sequence))
         except BaseException:
             self._abort_sequences([sequence.request_id for sequence in sequences])
             raise
@@ -156,7 +157,8 @@ class LLMEngine:
         """Return counters, gauges and histograms as they are now; raises when the engine counts nothing."""
         if not self.metrics.enabled:
             raise ConfigError("there are no metrics, because the engine was started with disable_log_stats=True")
-        self.metrics.record_scheduler(self.engine_core.scheduler_stats())
+        for engine, stats in zip(self.metrics.engines, self.engine_core.scheduler_stats(), strict=True):
+            engine.record_scheduler(stats)
         return self.metrics.snapshot()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -191,6 +193,17 @@ class LLMEngine:
             self.grammars.close()
         self.engine_core.shutdown()
         self._output_processor.close()
+
+
+def metrics_of(config: OctavoConfig) -> ReplicaMetrics:
+    """Return what counts for the replicas of this front end."""
+    parallel = config.parallel
+    return ReplicaMetrics(
+        config.model.served_model_name,
+        config.observability.log_stats,
+        parallel.data_parallel_size_local,
+        parallel.data_parallel_start_rank,
+    )
 
 
 def refuse_lora(lora_request: object | None) -> None:

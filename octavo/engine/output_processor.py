@@ -11,7 +11,8 @@ from octavo.engine.parallel_sampling import ParentRequest, fan_out
 from octavo.engine.request_state import RequestState, new_request_state
 from octavo.engine.request_traces import RequestTraces
 from octavo.log import get_logger
-from octavo.metrics.engine_metrics import EngineMetrics, StepTally
+from octavo.metrics.engine_metrics import StepTally
+from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.tracing import RequestTracer
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
@@ -40,12 +41,12 @@ class OutputProcessor:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, metrics: EngineMetrics, tracer: RequestTracer | None = None
+        self, tokenizer: Tokenizer | None, metrics: ReplicaMetrics, tracer: RequestTracer | None = None
     ) -> None:
         self._tokenizer = tokenizer
         self._traces = RequestTraces(tracer) if tracer is not None else None
         self._texts = TokenTexts(tokenizer) if tokenizer is not None else None
-        self._metrics = metrics
+        self._metrics = metrics.engines
         self._states: dict[str, RequestState] = {}  # by internal id
         self._internal_ids: dict[str, list[str]] = {}  # external id -> live sequences
 
@@ -74,21 +75,28 @@ class OutputProcessor:
             self._register(sequence, external_id, prompt, index, parent, collector)
         if self._traces is not None:
             self._traces.started(request.sampling_params, sequences, external_id, trace_headers)
-        self._metrics.record_accepted(num_sequences, request.sampling_params.max_tokens)
         return sequences
+
+    def placed(self, request: EngineCoreRequest, engine_index: int) -> None:
+        """Note which replica computes a sequence; its outputs say so if that changes."""
+        state = self._states[request.request_id]
+        state.engine_index = engine_index
+        if state.index == 0:
+            num_sequences = 1 if state.parent is None else state.parent.num_children
+            self._metrics[engine_index].record_accepted(num_sequences, request.sampling_params.max_tokens)
 
     def process_outputs(self, step: EngineCoreOutputs) -> ProcessedOutputs:
         """Apply one step of the core."""
-        processed, tally = ProcessedOutputs(), StepTally()
+        processed, tally, metrics = ProcessedOutputs(), StepTally(), self._metrics[step.engine_index]
         for output in step.outputs:
             try:
-                self._process_one(output, step.timestamp, processed, tally)
+                self._process_one(output, step, processed, tally)
             except Exception as error:  # one request's text must not end the others
                 logger.exception("the output of request %s could not be processed", output.request_id)
                 self._fail_one(output.request_id, f"{type(error).__name__}: {error}", processed)
-        self._metrics.record_step(tally, step.timestamp)
+        metrics.record_step(tally, step.timestamp)
         if step.scheduler_stats is not None:
-            self._metrics.record_scheduler(step.scheduler_stats)
+            metrics.record_scheduler(step.scheduler_stats)
         return processed
 
     def sequences_of(self, external_ids: Iterable[str]) -> list[str]:
@@ -128,20 +136,22 @@ class OutputProcessor:
             self._traces.close()
 
     def _process_one(
-        self, output: EngineCoreOutput, timestamp: float, processed: ProcessedOutputs, tally: StepTally
+        self, output: EngineCoreOutput, step: EngineCoreOutputs, processed: ProcessedOutputs, tally: StepTally
     ) -> None:
         state = self._states.get(output.request_id)
         if state is None:  # ended here (a stop string, an abort) before the core heard of it
             return
         last_token_ts = state.metrics.last_token_ts
-        num_new = state.update(output, timestamp)
+        state.engine_index = step.engine_index
+        num_new = state.update(output, step.timestamp)
         if num_new:
             tally.num_tokens += num_new
             if last_token_ts:
                 tally.num_gaps_since[last_token_ts] = tally.num_gaps_since.get(last_token_ts, 0) + 1
             else:
                 num_prompt_tokens = len(state.request.prompt_token_ids)
-                self._metrics.record_prompt(state.metrics, num_prompt_tokens, state.num_cached_tokens or 0)
+                metrics = self._metrics[step.engine_index]
+                metrics.record_prompt(state.metrics, num_prompt_tokens, state.num_cached_tokens or 0)
         is_over = state.finish_reason is not None
         if is_over or state.output_kind is not RequestOutputKind.FINAL_ONLY:
             self._add_output(state, processed.request_outputs)
@@ -186,7 +196,8 @@ class OutputProcessor:
 
     def _forget(self, state: RequestState) -> None:
         assert state.finish_reason is not None
-        self._metrics.record_finished(state.metrics, state.finish_reason, len(state.request.prompt_token_ids))
+        metrics = self._metrics[state.engine_index]
+        metrics.record_finished(state.metrics, state.finish_reason, len(state.request.prompt_token_ids))
         if self._traces is not None:
             self._traces.ended(state)
         del self._states[state.request.request_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.config import EngineArgs, ParallelConfig
+from octavo.engine.data_parallel import replicas_here
 from octavo.errors import ConfigError, UnsupportedError
 
 _SIZES = (
@@ -24,10 +25,14 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"{name} must be a positive integer, got {size}")
-        if size != 1:
+        if size != 1 and name != "data_parallel_size":
             raise UnsupportedError(f"{name}={size} is not supported: one process computes; use 1")
+    replicas = replicas_here(args)
     config = ParallelConfig(
         **sizes,
+        data_parallel_size_local=len(replicas),
+        data_parallel_start_rank=replicas.start,
+        data_parallel_prefix_affinity=args.data_parallel_prefix_affinity,
         worker_cls=None if args.worker_cls == "auto" else args.worker_cls,
         worker_extension_cls=args.worker_extension_cls or None,
         step_timeout_s=args.step_timeout_s * _STEP_TIMEOUT_SHARE or None,

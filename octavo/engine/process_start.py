@@ -9,15 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import zmq
 
+from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
+from octavo.config.option_types import canonical_types
+from octavo.engine.balancer import Balancer
 from octavo.engine.core_child import CoreChild
 from octavo.engine.core_messages import CoreReady, StartCore, options_as_data
+from octavo.engine.data_parallel import replicas_here
 from octavo.engine.meeting_place import MeetingPlace
-from octavo.engine.supervisor import CoreState, CoreSupervisor, RecoveryPolicy
+from octavo.engine.replicas import Replicas, wait_for_news
+from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
 from octavo.errors import EngineDeadError
 from octavo.loader import catalog
+from octavo.platforms.core_shares import core_shares
 from octavo.types.raised_error import error_from_data
 
 if TYPE_CHECKING:
@@ -26,22 +33,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessHandle:
-    """The process, and what must go when it ends."""
+    """The processes, and what must go when they end."""
 
-    supervisor: CoreSupervisor
+    replicas: Replicas
     context: zmq.Context[zmq.Socket[bytes]]
     place: MeetingPlace
 
     def close(self) -> None:
-        """End the process and leave nothing behind; idempotent."""
-        self.supervisor.close()
+        """End the processes and leave nothing behind; idempotent."""
+        self.replicas.close()
         self.context.destroy(linger=0)
         self.place.remove()
 
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """A core that is ready.
+    """A core that is ready, and so are its replicas.
 
     config: final, with the core's limits; tokenizer: None with skip_tokenizer_init; max_kv_tokens: the longest
     sequence that its KV cache holds; num_blocks: of that cache
@@ -55,7 +62,10 @@ class StartedProcess:
 
 
 class StartingProcess:
-    """A core that loads its model while this process does something else; then `wait`, or `close`."""
+    """A core that loads its model while this process does something else; then `wait`, or `close`.
+
+    Its replicas, if there are to be any, start when it is ready: all have the limits that the first found to fit.
+    """
 
     def __init__(self, args: EngineArgs, policy: RecoveryPolicy | None = None) -> None:
         """Raises ConfigError for options that cannot leave this process.
@@ -63,23 +73,20 @@ class StartingProcess:
         policy: when to give up replacing cores; its step_timeout_s is the options'
         """
         self._args = args
-        policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
+        self._policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
+        num_replicas = len(replicas_here(canonical_types(args)))
         options = options_as_data(args)
         _fetch(args.model)
         place = MeetingPlace()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        replicas = Replicas(Balancer(num_replicas, args.data_parallel_prefix_affinity))
+        self._handle = ProcessHandle(replicas, context, place)
+        self._core_shares = core_shares(num_replicas)
         try:
-            directory = str(place.path)
-            supervisor = CoreSupervisor(
-                StartCore(options, number=0),
-                lambda start: CoreChild(context, directory, start),
-                policy,
-            )
+            self._launch(StartCore(options, number=0))
         except BaseException:
-            context.destroy(linger=0)
-            place.remove()
+            self.close()
             raise
-        self._handle = ProcessHandle(supervisor, context, place)
 
     def wait(self) -> StartedProcess:
         """Return the core when it is ready. Raises what is wrong with the options, found here or there."""
@@ -87,7 +94,12 @@ class StartingProcess:
             from octavo.engine.resolve import resolve  # here: the process loads while this is imported
 
             resolved = resolve(self._args)
-            limits = _wait_until_ready(self._handle.supervisor)
+            limits = self._wait_until_ready(rank=0)
+            for rank in range(1, len(self._core_shares)):
+                first = self._handle.replicas.supervisors[0].start
+                self._launch(msgspec.structs.replace(first, number=0, rank=rank))
+            for rank in range(1, len(self._core_shares)):
+                self._wait_until_ready(rank)
         except BaseException:
             self.close()
             raise
@@ -103,22 +115,30 @@ class StartingProcess:
         """End the process; idempotent."""
         self._handle.close()
 
+    def _launch(self, start: StartCore) -> None:
+        context, directory = self._handle.context, str(self._handle.place.path)
+        if len(self._core_shares) > 1:
+            share = self._core_shares[start.rank]
+            start.cores, start.max_cores = share.cores, None if envs.num_threads() else share.num_threads
+        supervisor = CoreSupervisor(start, lambda start: CoreChild(context, directory, start), self._policy)
+        self._handle.replicas.add(supervisor)
+
+    def _wait_until_ready(self, rank: int) -> CoreReady:
+        replicas = self._handle.replicas
+        supervisor = replicas.supervisors[rank]
+        while supervisor.limits is None and supervisor.dead_error is None:
+            wait_for_news(replicas)
+        if supervisor.start_error is not None:
+            raise error_from_data(supervisor.start_error)
+        if supervisor.limits is None:
+            raise supervisor.dead_error or EngineDeadError("the engine's process did not start")
+        return supervisor.limits
+
 
 def _fetch(model: str) -> None:
     """Fetch a model of the catalog before two processes look for it. (The hub's library has locks of its own.)"""
     if not Path(model).exists() and catalog.find(model) is not None:
         catalog.pull(model)
-
-
-def _wait_until_ready(supervisor: CoreSupervisor) -> CoreReady:
-    while supervisor.state is CoreState.STARTING and supervisor.child is not None:
-        supervisor.child.wait(None)
-        supervisor.receive()
-    if supervisor.start_error is not None:
-        raise error_from_data(supervisor.start_error)
-    if supervisor.limits is None:
-        raise supervisor.dead_error or EngineDeadError("the engine's process did not start")
-    return supervisor.limits
 
 
 def _with_model_len(config: OctavoConfig, max_model_len: int) -> OctavoConfig:

@@ -19,7 +19,10 @@ from octavo.types.stats import RequestMetrics
 
 @dataclass(slots=True)
 class RequestState:
-    """One sequence. collector: where its outputs go; None when the caller of a step takes them."""
+    """One sequence. collector: where its outputs go; None when the caller of a step takes them.
+
+    engine_index: the replica that computes it
+    """
 
     request: EngineCoreRequest
     external_id: str
@@ -33,6 +36,7 @@ class RequestState:
     output_kind: RequestOutputKind
     has_stop_strings: bool
     collector: RequestOutputCollector | None = None
+    engine_index: int = 0
     token_ids: list[int] = field(default_factory=list)
     num_tokens_decoded: int = 0  # how many of them the text has: all with stop strings, else those that were read
     num_tokens_hidden: int = 0  # 1 if the last one only ended the sequence: it counts and is not shown

@@ -11,7 +11,7 @@ from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import EngineDeadError
-from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.tracing import RequestTracer
 from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ class RequestStreams:
         self,
         handle: ProcessHandle,
         tokenizer: Tokenizer | None,
-        metrics: EngineMetrics,
+        metrics: ReplicaMetrics,
         grammars: GrammarChecker | None = None,
         tracer: RequestTracer | None = None,
     ) -> None:
@@ -52,11 +52,14 @@ class RequestStreams:
             self.gate, self._drained = _renewed(self.gate), _renewed(self._drained)
 
     def start(
-        self, processed: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
+        self,
+        processed: ProcessedRequest,
+        trace_headers: Mapping[str, str] | None = None,
+        data_parallel_rank: int | None = None,
     ) -> RequestOutputCollector:
         """Register a request and hand it to the core. Text state first: no answer may come for an unknown request.
 
-        trace_headers: the trace context of whoever asks
+        trace_headers: the trace context of whoever asks; data_parallel_rank: the replica, None: the least busy
         Raises EngineDeadError when there is no core any more.
         """
         self.attach()
@@ -70,7 +73,7 @@ class RequestStreams:
         self._drained.clear()
         try:
             for sequence in sequences:
-                self.client.add_request(sequence)
+                self._output_processor.placed(sequence, self.client.add_request(sequence, data_parallel_rank))
         except BaseException:
             self.abort(collector.internal_ids)
             raise

@@ -27,19 +27,18 @@ from octavo.engine.core_messages import (
     CoreReady,
     FrontMessage,
     Note,
-    RaisedError,
     StartCore,
     StartFailed,
     StopCore,
-    call_message,
     encode,
 )
 from octavo.engine.in_flight import InFlightRequests
-from octavo.engine.pending_calls import PendingCall, PendingCalls
+from octavo.engine.pending_calls import PendingCall, PendingCalls, StandingOrders
 from octavo.engine.silence import SilenceWatch
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.raised_error import RaisedError
 from octavo.types.request import EngineCoreRequest, FinishReason
 from octavo.types.stats import SchedulerStats
 
@@ -96,11 +95,11 @@ class CoreSupervisor:
         self.outputs: deque[EngineCoreOutputs] = deque()
         self.restart_at: float | None = None  # clock time of the next attempt; None: nothing to wait for
         self.before_close: Callable[[], None] = lambda: None
-        self._start = start
+        self.start = start  # of the present or the next core
         self._launch = launch
         self._policy = policy
         self._clock = clock
-        self._requests = InFlightRequests(policy.max_deaths_of_request)
+        self.requests = InFlightRequests(policy.max_deaths_of_request)
         self._calls = PendingCalls()
         self._deaths: deque[float] = deque()
         self._started_at = clock()
@@ -112,50 +111,45 @@ class CoreSupervisor:
         self._num_failed_starts = 0
         self._num_preemptions_before = 0  # by cores that have died
         self._num_preemptions = 0
-        self._is_paused = False
-        self._sleep_level = 0
-        self._vocabulary: bytes | None = None
+        self._orders = StandingOrders()
         self.child: CoreChild | None = launch(start)
 
     # -- requests and calls --------------------------------------------------------------------------------------------
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a core is there and takes requests as they come: not one whose requests are tried alone."""
+        return self.state is CoreState.READY and not self.requests.has_suspects
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Hand over a request; without a core it waits for the next one. Raises EngineDeadError if none will come."""
         self._check_alive()
         if self.state is not CoreState.READY:
             _encode_request(request)  # what cannot be sent is refused here and now
-        self._requests.add(request)
-        self._send_requests()
+        self.requests.add(request)
+        self.send_requests()
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """End requests; unknown ids are ignored."""
-        sent = self._requests.remove(request_ids)
+        sent = self.requests.remove(request_ids)
         if sent and self.state is CoreState.READY:
             self._send(encode(AbortRequests(sent)))
-        self._send_requests()  # the one on trial may have been among them
+        self.send_requests()  # the one on trial may have been among them
 
     def call(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
         """Call a service of the core; without one the call waits for it."""
         self._check_alive()
         call = self._calls.add(method, args)
-        self._remember(method, args)
+        self._orders.note(method, args)
         if self.state is CoreState.READY:
             self._send_call(call)
         return call.future
 
-    def _remember(self, method: str, args: tuple[Any, ...]) -> None:
-        """Note what a new core would have to be told."""
-        if method in ("pause", "resume"):
-            self._is_paused = method == "pause"
-        elif method == "load_vocabulary":
-            self._vocabulary = args[0]
-        elif method in ("sleep", "wake_up"):
-            self._sleep_level = args[0] if method == "sleep" else 0
-
-    def _send_requests(self) -> None:
+    def send_requests(self) -> None:
+        """Send the requests that have waited and may go now."""
         if self.state is not CoreState.READY:
             return
-        for request in self._requests.take_unsent():
+        for request in self.requests.take_unsent():
             self._send(_encode_request(request))
 
     def _send_call(self, call: PendingCall) -> None:
@@ -198,15 +192,15 @@ class CoreSupervisor:
 
     def _watch_silence(self, was_heard: bool) -> bool:
         """Say whether the process owes an answer for too long."""
-        is_awake = not self._is_paused and not self._sleep_level and not self._calls.is_long_one_running
+        is_awake = not self._orders.is_at_rest and not self._calls.is_long_one_running
         is_owed = (
-            self.state is CoreState.STARTING or self._calls.is_answer_due or (is_awake and self._requests.num_sent > 0)
+            self.state is CoreState.STARTING or self._calls.is_answer_due or (is_awake and self.requests.num_sent > 0)
         )
         return self._silence.look(self._clock(), is_owed, was_heard)
 
     def _take_note(self, note: Note) -> None:
         if isinstance(note, Admitted):
-            self._requests.admitted(note.request_ids)
+            self.requests.admitted(note.request_ids)
         elif isinstance(note, StartFailed):
             self.start_error = note.error
         elif isinstance(note, CoreFailed):
@@ -228,23 +222,14 @@ class CoreSupervisor:
                 self._start_timeout_s = max(self._policy.step_timeout_s, _START_MARGIN * start_s)
             # requests were accepted for these limits, whatever memory is free at the next start
             fixed = {"max_model_len": ready.max_model_len, "num_gpu_blocks_override": ready.num_blocks}
-            self._start = msgspec.structs.replace(self._start, options={**self._start.options, **fixed})
+            self.start = msgspec.structs.replace(self.start, options={**self.start.options, **fixed})
         else:
-            logger.warning("the engine's process was replaced; %d requests go on", len(self._requests))
-            self._restore()
+            logger.warning("the engine's process was replaced; %d requests go on", len(self.requests))
+            for message in self._orders.messages({call.method for call in self._calls.unsent()}):
+                self._send(message)
         for call in self._calls.unsent():
             self._send_call(call)
-        self._send_requests()
-
-    def _restore(self) -> None:
-        """Bring a new core into the state of the one before it."""
-        waiting = {call.method for call in self._calls.unsent()}
-        if self._vocabulary is not None and "load_vocabulary" not in waiting:
-            self._send(call_message(0, "load_vocabulary", (self._vocabulary,)))
-        if self._sleep_level and "sleep" not in waiting:
-            self._send(call_message(0, "sleep", (self._sleep_level,)))
-        if self._is_paused and "pause" not in waiting:
-            self._send(call_message(0, "pause", ()))
+        self.send_requests()
 
     def _take_message(self, message: FrontMessage) -> None:
         if isinstance(message, CallResult):
@@ -255,10 +240,10 @@ class CoreSupervisor:
             outputs.scheduler_stats.num_preemptions += self._num_preemptions_before
             self._num_preemptions = outputs.scheduler_stats.num_preemptions
         self._has_given_tokens = self._has_given_tokens or bool(outputs.outputs)
-        may_send = self._requests.record(outputs.outputs)
+        may_send = self.requests.record(outputs.outputs)
         self.outputs.append(outputs)
         if may_send:
-            self._send_requests()
+            self.send_requests()
 
     # -- death ---------------------------------------------------------------------------------------------------------
 
@@ -270,8 +255,8 @@ class CoreSupervisor:
         status = self.child.close()
         self.child = None
         reason = self._describe_end(status)
-        was_trial = self._requests.has_suspects and self._requests.num_sent > 0
-        condemned = self._requests.core_died(by_itself=was_hung or -status not in _SIGNALS_FROM_OUTSIDE)
+        was_trial = self.requests.has_suspects and self.requests.num_sent > 0
+        condemned = self.requests.core_died(by_itself=was_hung or -status not in _SIGNALS_FROM_OUTSIDE)
         if self.limits is None or self._is_hopeless(is_explained=was_trial or bool(condemned)):
             self._give_up(reason)
             return
@@ -302,9 +287,9 @@ class CoreSupervisor:
         if self.state is not CoreState.WAITING or self.restart_at is None or self._clock() < self.restart_at:
             return
         self.restart_at = None
-        self._start = msgspec.structs.replace(self._start, number=self._start.number + 1)
+        self.start = msgspec.structs.replace(self.start, number=self.start.number + 1)
         self.state = CoreState.STARTING
-        self.child = self._launch(self._start)
+        self.child = self._launch(self.start)
         self._silence = SilenceWatch(self._start_timeout_s)
         self._watch_silence(was_heard=False)
 
@@ -346,6 +331,11 @@ class CoreSupervisor:
         if reason is not None:
             return reason
         return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+    def ask_to_stop(self) -> None:
+        """Let the process end by itself, if it is there; `close` then need not wait for it as long."""
+        if self.state is CoreState.READY and self.child is not None:
+            self.child.send(encode(StopCore()))
 
     def close(self) -> None:
         """End the process, whatever it does; idempotent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.engine.process_start import ProcessHandle
+from octavo.engine.replicas import merged, wait_for_news
 from octavo.errors import UnsupportedError
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
@@ -21,31 +21,31 @@ class SyncMPClient:
     """Waits in the calling thread. A process that dies is replaced while the caller waits for outputs."""
 
     def __init__(self, handle: ProcessHandle) -> None:
-        self._supervisor = handle.supervisor
+        self._replicas = handle.replicas
         self._finalizer = weakref.finalize(self, handle.close)  # also when the interpreter ends
 
-    def add_request(self, request: EngineCoreRequest) -> None:
-        self._supervisor.add_request(request)
+    def add_request(self, request: EngineCoreRequest) -> int:
+        return self._replicas.add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        self._supervisor.abort_requests(request_ids)
+        self._replicas.abort_requests(request_ids)
 
     def get_output(self) -> EngineCoreOutputs:
         """Return the next outputs. Raises EngineDeadError when the engine is dead for good."""
-        while not self._supervisor.outputs:
+        while not self._replicas.outputs:
             self._check_alive()
-            self._wait()
-        return self._supervisor.outputs.popleft()
+            wait_for_news(self._replicas)
+        return self._replicas.outputs.popleft()
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
-        was_reset: bool = self._call("reset_prefix_cache", reset_running_requests)
+        was_reset: bool = merged("reset_prefix_cache", self._call("reset_prefix_cache", reset_running_requests))
         return was_reset
 
-    def scheduler_stats(self) -> SchedulerStats:
-        return msgspec.convert(self._call("scheduler_stats"), SchedulerStats)
+    def scheduler_stats(self) -> list[SchedulerStats]:
+        return msgspec.convert(self._call("scheduler_stats"), list[SchedulerStats])
 
     def take_kv_events(self) -> list[KVCacheEvent]:
-        return msgspec.convert(self._call("take_kv_events"), list[KVCacheEvent])
+        return msgspec.convert(merged("take_kv_events", self._call("take_kv_events")), list[KVCacheEvent])
 
     def collective_rpc(
         self,
@@ -56,7 +56,8 @@ class SyncMPClient:
     ) -> list[Any]:
         """Call a worker method by name. Raises UnsupportedError for functions: they cannot go to another process."""
         name = method_name(method)
-        results: list[Any] = self._call("collective_rpc", name, timeout_s, list(args), dict(kwargs or {}))
+        answers = self._call("collective_rpc", name, timeout_s, list(args), dict(kwargs or {}))
+        results: list[Any] = merged("collective_rpc", answers)
         return results
 
     def load_vocabulary(self, packed: bytes) -> None:
@@ -64,36 +65,23 @@ class SyncMPClient:
 
     def check_health(self) -> None:
         """Raise EngineDeadError when the engine is dead for good."""
-        self._supervisor.receive()
+        self._replicas.receive()
         self._check_alive()
 
     def shutdown(self) -> None:
         self._finalizer()
 
-    def _call(self, method: str, *args: Any) -> Any:
-        future = self._supervisor.call(method, args)
-        self._supervisor.receive()
-        while not future.done():
-            self._wait()
-        return future.result()
-
-    def _wait(self) -> None:
-        """Block until something has happened to the process, and take it in.
-
-        Call `receive` and look at what came before: what was taken in already wakes nobody again.
-        """
-        supervisor = self._supervisor
-        attend_at = supervisor.attend_at
-        wait_s = None if attend_at is None else max(attend_at - time.monotonic(), 0)
-        if supervisor.child is not None:
-            supervisor.child.wait(wait_s)
-        elif wait_s is not None:
-            time.sleep(wait_s)
-        supervisor.receive()
+    def _call(self, method: str, *args: Any) -> list[Any]:
+        """Return the answer of each replica."""
+        futures = self._replicas.call(method, args)
+        self._replicas.receive()
+        while not all(future.done() for future in futures):
+            wait_for_news(self._replicas)
+        return [future.result() for future in futures]
 
     def _check_alive(self) -> None:
-        if self._supervisor.dead_error is not None:
-            raise self._supervisor.dead_error
+        if (error := self._replicas.dead_error) is not None:
+            raise error
 
 
 def method_name(method: str | Callable[..., Any]) -> str:

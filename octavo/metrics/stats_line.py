@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from octavo.metrics.engine_metrics import EngineMetrics
+from octavo.metrics.replica_metrics import ReplicaMetrics
 
 _NUM_HIT_RATE_LINES = 10  # the hit rate is over so many lines
 
 
 class StatsLine:
-    """Makes the line of one engine."""
+    """Makes the line of one engine with all its replicas."""
 
-    def __init__(self, metrics: EngineMetrics, now_s: float) -> None:
+    def __init__(self, metrics: ReplicaMetrics, now_s: float) -> None:
         """now_s: seconds of time.monotonic()"""
         self._metrics = metrics
         self._last_s = now_s

@@ -43,8 +43,9 @@ def memory_facts() -> MemoryFacts:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: affinity, then the cgroup's CPU quota rounded up; at least 1."""
+    """Return how many cores this process may use: affinity, cgroup quota (rounded up), `limit_cores`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = min(cores, _most_cores)
     for folder in _cgroup_folders():
         quota = _read_words(folder / "cpu.max") or [
             *_read_words(folder / "cpu.cfs_quota_us"),
@@ -53,6 +54,15 @@ def usable_cores() -> int:
         if len(quota) == 2 and quota[0].isdigit():  # "max" and -1 mean no quota
             cores = min(cores, -(-int(quota[0]) // int(quota[1])))
     return max(1, cores)
+
+
+def limit_cores(count: int) -> None:
+    """Let `usable_cores` be at most this many from now on: others share the quota."""
+    global _most_cores
+    _most_cores = count
+
+
+_most_cores = 2**30
 
 
 def resident_bytes() -> int:

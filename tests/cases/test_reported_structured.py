@@ -99,7 +99,7 @@ def test_b070_patterns_that_cannot_be_compiled_are_refused(llm: LLM, pattern: st
         assert reason == "stop"
         jsonschema.validate(json.loads(text), schema)
     assert not llm.llm_engine.has_unfinished_requests()
-    assert llm.llm_engine.engine_core.scheduler_stats().kv_cache_usage == 0
+    assert llm.llm_engine.engine_core.scheduler_stats()[0].kv_cache_usage == 0
 
 
 def test_b070_escapes_that_other_engines_stumble_over(llm: LLM):

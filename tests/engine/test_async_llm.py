@@ -48,7 +48,7 @@ def run(engine, loop):
         await engine.wait_for_requests_to_drain(60)
         assert not engine._streams._output_processor._states
         assert not engine._streams._output_processor._internal_ids
-        assert len(engine.engine_core._supervisor._requests) == 0
+        assert len(engine.engine_core._replicas.supervisors[0].requests) == 0
         assert await engine.reset_prefix_cache(), "blocks are still in use"
         stats = await engine.engine_core.call("scheduler_stats")
         assert stats[:3] == [0, 0, 0.0]

@@ -51,7 +51,7 @@ def start_llm(model, *, policy: RecoveryPolicy | None = None, **options) -> LLM:
 
 
 def core_process(llm: LLM) -> int:
-    return llm.llm_engine.engine_core._supervisor.child.process_id
+    return llm.llm_engine.engine_core._replicas.supervisors[0].child.process_id
 
 
 # -- results and services ----------------------------------------------------------------------------------------------

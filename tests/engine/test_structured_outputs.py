@@ -92,7 +92,7 @@ def test_what_cannot_be_enforced_is_refused_before_anything_runs(llm: LLM):
         with pytest.raises(InvalidRequestError, match="cannot be enforced"):
             run(llm, bad)
     assert not llm.llm_engine.has_unfinished_requests()
-    assert llm.llm_engine.engine_core.scheduler_stats().kv_cache_usage == 0
+    assert llm.llm_engine.engine_core.scheduler_stats()[0].kv_cache_usage == 0
     assert run(llm, wish(json=PERSON)).finish_reason == "stop"
 
 
@@ -125,7 +125,7 @@ def test_grammars_survive_preemption(path: str):
     for num_blocks in (24, 200):
         llm = LLM(path, max_model_len=256, num_gpu_blocks_override=num_blocks, use_tqdm_on_load=False)
         results.append([output.outputs[0].token_ids for output in llm.generate(prompts, wishes, use_tqdm=False)])
-        preemptions = llm.llm_engine.engine_core.scheduler_stats().num_preemptions
+        preemptions = llm.llm_engine.engine_core.scheduler_stats()[0].num_preemptions
         assert (preemptions > 0) == (num_blocks == 24)
         llm.llm_engine.shutdown()
     assert results[0] == results[1]
@@ -145,7 +145,7 @@ def test_grammars_survive_the_death_of_the_engine_process(path: str, monkeypatch
                 text = output.outputs[0].token_ids
                 if len(text) > 10 and not has_killed:
                     has_killed = True
-                    os.kill(engine.engine_core._supervisor.child.process_id, signal.SIGKILL)
+                    os.kill(engine.engine_core._replicas.supervisors[0].child.process_id, signal.SIGKILL)
         assert has_killed and text == expected
     finally:
         engine.shutdown()

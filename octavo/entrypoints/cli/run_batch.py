@@ -73,7 +73,7 @@ async def _answer_all(
     engine = AsyncLLM.from_engine_args(engine_args)
     server = ServerState(engine, server_args, chat_template=chat_template)
     try:
-        max_in_flight = max(2 * engine.config.scheduler.max_num_seqs, _LEAST_IN_FLIGHT)
+        max_in_flight = max(2 * engine.config.max_running_sequences, _LEAST_IN_FLIGHT)
         return await run_batch(server, lines, write, max_in_flight)
     finally:
         server.close()

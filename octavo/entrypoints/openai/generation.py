@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from octavo.entrypoints.openai.trace_context import trace_headers
+from octavo.entrypoints.openai.engine_headers import data_parallel_rank, trace_headers
 from octavo.errors import InvalidRequestError, RequestFailedError
 from octavo.types.outputs import PromptLogprobs, RequestOutput
 from octavo.types.prompts import TokensPrompt
@@ -106,6 +106,7 @@ async def _outputs(engine: AsyncLLM, job: Job, index: int) -> AsyncGenerator[Pro
         f"{job.request_id}-{index}",
         trace_headers=trace_headers(),
         priority=job.priority,
+        data_parallel_rank=data_parallel_rank(),
     )
     async with aclosing(outputs):
         async for output in outputs:

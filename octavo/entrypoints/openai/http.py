@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo.entrypoints.openai import errors, trace_context
+from octavo.entrypoints.openai import engine_headers, errors
 from octavo.entrypoints.openai.body import parse_body, read_body, require_json
 from octavo.entrypoints.openai.state import RequestContext, ServerState
 
@@ -74,7 +74,7 @@ class JSONEndpoint(Generic[RequestType]):
             await self._error_response(error)(scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
-        trace_context.enter(scope)
+        engine_headers.enter(scope)
         request = await parse_body(body, self._request_type)
         result = await self._handler(self._server, request, _context(scope))
         if isinstance(result, msgspec.Struct):

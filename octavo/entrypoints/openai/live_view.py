@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,8 +72,8 @@ class LiveView:
 
     async def _look(self) -> EngineSnapshot | None:
         try:
-            data = await asyncio.wait_for(self._engine.engine_core.call("snapshot", _MAX_REQUESTS), _TIMEOUT_S)
-            self._snapshot = msgspec.convert(data, EngineSnapshot)
+            call = self._engine.engine_core.call_each("snapshot", _MAX_REQUESTS, serving_only=True)
+            self._snapshot = _joined(msgspec.convert(await asyncio.wait_for(call, _TIMEOUT_S), list[EngineSnapshot]))
         except asyncio.TimeoutError:
             self._snapshot = None
         self._taken_s = time.monotonic()
@@ -93,13 +95,28 @@ async def show_state(server: ServerState, context: RequestContext) -> LiveState:
         is_ready=engine.is_running,
         time_s=time.monotonic(),
         max_model_len=server.max_model_len,
-        max_num_seqs=engine.config.scheduler.max_num_seqs,
+        max_num_seqs=engine.config.max_running_sequences,
         block_size=engine.config.cache.block_size,
         num_running=snapshot.num_running if snapshot else scheduler.num_running,
         num_waiting=snapshot.num_waiting if snapshot else scheduler.num_waiting,
         totals=engine.metrics.totals(),
         blocks=None if snapshot is None else msgspec.to_builtins(snapshot.block_states),
         requests=[] if snapshot is None else [_live(request) for request in snapshot.requests],
+    )
+
+
+def _joined(snapshots: Sequence[EngineSnapshot]) -> EngineSnapshot | None:
+    """Return what all replicas that answer hold, one after another."""
+    if not snapshots:
+        return None
+    requests = sorted(
+        chain.from_iterable(one.requests for one in snapshots), key=lambda request: not request.is_running
+    )
+    return EngineSnapshot(
+        block_states=b"".join(one.block_states for one in snapshots),
+        num_running=sum(one.num_running for one in snapshots),
+        num_waiting=sum(one.num_waiting for one in snapshots),
+        requests=requests[:_MAX_REQUESTS],
     )
 
 

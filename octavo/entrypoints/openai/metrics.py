@@ -17,18 +17,24 @@ async def show_metrics(server: ServerState, context: RequestContext) -> Response
 
 
 def _own_metrics(server: ServerState) -> list[Metric]:
-    labels = {"model_name": server.engine.model_config.served_model_name, "engine": "0"}
+    engine = server.engine
+    labels = engine.metrics.engines[0].labels
     metrics: list[Metric] = [
         Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
         for reason, count in server.runner.admission.rejections.items()
     ]
-    cache = server.engine.config.cache
+    cache = engine.config.cache
     facts = {
         "block_size": str(cache.block_size),
         "cache_dtype": cache.dtype,
         "enable_prefix_caching": str(cache.enable_prefix_caching),
     }
-    metrics.append(Gauge(PREFIX + "cache_config_info", {**labels, **facts}, 1.0))
+    replicas = [replica.labels for replica in engine.metrics.engines]
+    metrics += [Gauge(PREFIX + "cache_config_info", {**replica, **facts}, 1.0) for replica in replicas]
+    metrics += [
+        Gauge(PREFIX + "engine_up", replica, float(is_serving))
+        for replica, is_serving in zip(replicas, engine.engine_core.are_serving, strict=True)
+    ]
     metrics.append(Gauge(PREFIX + "server_load", labels, float(server.runner.admission.num_requests)))
     for (method, route, status), count in sorted(server.http_counts.items()):
         metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))

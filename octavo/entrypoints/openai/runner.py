@@ -29,7 +29,7 @@ class JobRunner:
         self._engine = engine
         self._args = args
         self.admission = Admission(
-            engine.config.scheduler.max_num_seqs, args.max_num_queued_reqs or None, args.max_num_queued_tokens or None
+            engine.config.max_running_sequences, args.max_num_queued_reqs or None, args.max_num_queued_tokens or None
         )
 
     async def run_to_end(self, job: Job) -> list[RequestOutput]:
