@@ -25,9 +25,11 @@ class DecoderConfig:
 
     max_position: longest sequence, RoPE scaling included
     norm: "rms_plus_one" is Gemma's RMS norm, which multiplies by 1 + weight
+    norm_bias: layer norms have biases
     qk_norm: RMS norm of queries and keys, by "head" or over "all_heads" of a token
     pre_norm, post_norm: norm before, and after, each block's attention and MLP
     learned_positions: position embeddings are a table of max_position rows, added to the token embeddings
+    alibi_max_bias: see `octavo.layers.alibi`; None where the model has no ALiBi
     embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
     logits_softcap, attention_softcap: c in c * tanh(x / c)
     bidirectional: tokens see later ones too; such a model makes embeddings, and cannot generate
@@ -50,10 +52,12 @@ class DecoderConfig:
     mlp_bias: bool = False
     gated_mlp: bool = True
     norm: Literal["rms", "rms_plus_one", "layer"] = "rms"
+    norm_bias: bool = True
     qk_norm: Literal["head", "all_heads"] | None = None
     pre_norm: bool = True
     post_norm: bool = False
     learned_positions: bool = False
+    alibi_max_bias: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logits_scale: float = 1.0
