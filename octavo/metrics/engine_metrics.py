@@ -7,9 +7,10 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from octavo.types.request import FinishReason
-from octavo.types.stats import RequestMetrics, SchedulerStats
+from octavo.types.stats import RequestMetrics, SchedulerStats, SpeculationStats
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class StepTally:
     num_gaps_since: dict[float, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Vector(Metric):
+    """Counts since the engine's start, by position."""
+
+    values: list[int]
+
+
 class EngineMetrics:
     """Accumulates one engine's metrics; every `record_` call is a no-op when `enabled` is False."""
 
@@ -63,6 +71,7 @@ class EngineMetrics:
         self.labels = {"model_name": model_name, "engine": str(rank)}
         self._scheduler = SchedulerStats()
         self._totals: Tally[str] = Tally(dict.fromkeys(_COUNTERS, 0))
+        self._accepted_per_position: list[int] = []
         self._step_tokens = 0  # read and written since the last step's report
         self._finished: Tally[str] = Tally({str(reason): 0 for reason in FinishReason})
         self._distributions = {name: _Distribution(bounds) for name, bounds in _HISTOGRAMS.items()}
@@ -75,9 +84,18 @@ class EngineMetrics:
         self._totals["prefix_cache_queries"] += stats.prefix_cache.queries
         self._totals["prefix_cache_hits"] += stats.prefix_cache.hits
         self._totals["num_preemptions"] = stats.num_preemptions
+        if stats.speculation is not None:
+            self._record_speculation(stats.speculation)
         if self._step_tokens:
             self._observe("iteration_tokens_total", self._step_tokens)
             self._step_tokens = 0
+
+    def _record_speculation(self, stats: SpeculationStats) -> None:
+        new = stats.num_accepted_per_position
+        self._totals["spec_decode_num_drafts"] += stats.num_drafts
+        self._totals["spec_decode_num_draft_tokens"] += stats.num_draft_tokens
+        self._totals["spec_decode_num_accepted_tokens"] += sum(new)
+        self._accepted_per_position = list(map(sum, zip_longest(self._accepted_per_position, new, fillvalue=0)))
 
     def record_accepted(self, n: int, max_tokens: int | None) -> None:
         """Take the parameters of a new request: its sequences, and how long each may get."""
@@ -148,6 +166,8 @@ class EngineMetrics:
             by_reason = {**labels, "reason": reason}
             metrics.append(Gauge(PREFIX + "num_requests_waiting_by_reason", by_reason, float(waiting)))
         metrics += [Counter(PREFIX + name, labels, total) for name, total in self._totals.items()]
+        name = PREFIX + "spec_decode_num_accepted_tokens_per_pos"
+        metrics.append(Vector(name, labels, self._accepted_per_position))
         for reason, count in self._finished.items():
             metrics.append(Counter(PREFIX + "request_success", {**labels, "finished_reason": reason}, count))
         for name, distribution in self._distributions.items():
@@ -186,6 +206,10 @@ HELP: Mapping[str, str] = {
     "generation_tokens": "Tokens generated",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache",
     "prefix_cache_hits": "Prompt tokens found in the prefix cache",
+    "spec_decode_num_drafts": "Times that tokens were guessed ahead for a request",
+    "spec_decode_num_draft_tokens": "Tokens guessed and computed",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that were right",
+    "spec_decode_num_accepted_tokens_per_pos": "Guessed tokens that were right, by how far ahead they were guessed",
     "num_requests_waiting_by_reason": "Requests that wait, by what they wait for",
     "prompt_tokens_cached": "Prompt tokens taken from the prefix cache",
     "iteration_tokens_total": "Tokens computed in a step",
@@ -215,6 +239,7 @@ HELP: Mapping[str, str] = {
 _COUNTERS = (
     *("prompt_tokens", "prompt_tokens_cached", "generation_tokens"),
     *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions"),
+    *("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"),
 )
 _REQUEST_SECONDS = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
