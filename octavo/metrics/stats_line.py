@@ -35,5 +35,11 @@ class StatsLine:
         )
         if new["num_preemptions"]:
             text += f"; {new['num_preemptions']} preemptions"
+        if new["spec_decode_num_drafts"]:
+            accepted = new["spec_decode_num_accepted_tokens"]
+            text += (
+                f"; guesses {accepted / new['spec_decode_num_draft_tokens']:.0%} right, "
+                f"{1 + accepted / new['spec_decode_num_drafts']:.1f} tokens a step with them"
+            )
         is_busy = bool(new["generation_tokens"] or scheduler.num_running or scheduler.num_waiting)
         return text, is_busy
