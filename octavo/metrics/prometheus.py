@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from octavo.metrics.engine_metrics import HELP, PREFIX, Counter, Gauge, Histogram, Metric
+from octavo.metrics.engine_metrics import HELP, PREFIX, Counter, Gauge, Histogram, Metric, Vector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,7 +20,7 @@ def render(metrics: Iterable[Metric], prefix: str) -> str:
     for metric in metrics:
         bare = metric.name.removeprefix(PREFIX)
         name = prefix + bare if bare != metric.name else bare
-        if isinstance(metric, Counter):
+        if isinstance(metric, (Counter, Vector)):
             name += "_total"
         if name != described:
             described = name
@@ -34,6 +34,9 @@ def _samples(name: str, metric: Metric) -> Iterable[str]:
     labels = metric.labels
     if isinstance(metric, (Counter, Gauge)):
         yield f"{name}{_labels(labels)} {_number(metric.value)}"
+    elif isinstance(metric, Vector):
+        for position, value in enumerate(metric.values):
+            yield f"{name}{_labels({**labels, 'position': str(position)})} {value}"
     elif isinstance(metric, Histogram):
         for bound, count in metric.buckets.items():
             yield f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
@@ -55,4 +58,4 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
-_TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
+_TYPES = {Counter: "counter", Vector: "counter", Gauge: "gauge", Histogram: "histogram"}
