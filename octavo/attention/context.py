@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.ops.interface import AttentionMetadata, Int, Ops
+from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
 
 
@@ -17,6 +17,7 @@ class ForwardContext:
     metadata: layer name -> its group's AttentionMetadata of this step
     output_rows: [R] int32, the tokens whose hidden states are wanted; None: all
     query_start: [R+1] int32, where each request's tokens begin, for layers without a cache
+    hidden: [T, H], what the pipeline's stage before has computed; None in the first
     """
 
     ops: Ops
@@ -24,3 +25,4 @@ class ForwardContext:
     metadata: Mapping[str, AttentionMetadata]
     output_rows: Int | None = None
     query_start: Int | None = None
+    hidden: Float | None = None

@@ -25,6 +25,9 @@ class WorkerGroups:
         self.pipeline.close()
 
 
+ALONE = WorkerGroups(SoloGroup(), SoloGroup())
+
+
 def connect(place: WorkerPlace) -> WorkerGroups:
     """Meet the others at the place's address; returns when all are there. Raises PeerLostError, ConfigError."""
     return WorkerGroups(

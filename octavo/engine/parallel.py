@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.config import EngineArgs, ParallelConfig
+from octavo.config import EngineArgs, OctavoConfig, ParallelConfig
 from octavo.engine.data_parallel import replicas_here
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.loader.checkpoint import Checkpoint
+from octavo.models.registry import check_parallel_sizes
 
 _SIZES = (
     "tensor_parallel_size",
@@ -25,8 +27,11 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"{name} must be a positive integer, got {size}")
-        if size != 1 and name != "data_parallel_size":
-            raise UnsupportedError(f"{name}={size} is not supported: one process computes; use 1")
+        if size != 1 and "context" in name:
+            raise UnsupportedError(
+                f"{name}={size} is not supported: each sequence's keys and values stay together; use 1, and "
+                "tensor_parallel_size to divide them by heads"
+            )
     replicas = replicas_here(args)
     config = ParallelConfig(
         **sizes,
@@ -38,6 +43,18 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
         step_timeout_s=args.step_timeout_s * _STEP_TIMEOUT_SHARE or None,
     )
     return replace(config, distributed_executor_backend=_executor_backend(args, config.world_size))
+
+
+def check_model_is_divisible(config: OctavoConfig, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError or UnsupportedError when the model cannot be computed by so many workers together."""
+    tp_size, pp_size = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    if tp_size * pp_size == 1:
+        return
+    if config.model.pooling is not None:
+        raise UnsupportedError("models for pooling run in one worker: use data_parallel_size, or leave the sizes at 1")
+    if pp_size > 1 and config.speculative is not None:
+        raise UnsupportedError("speculative decoding needs all layers in one worker: leave pipeline_parallel_size at 1")
+    check_parallel_sizes(checkpoint.config, tp_size, pp_size)
 
 
 def _executor_backend(args: EngineArgs, world_size: int) -> str:

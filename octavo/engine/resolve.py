@@ -26,7 +26,7 @@ from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPo
 from octavo.config.option_types import canonical_types
 from octavo.config.pooling import PoolingConfig
 from octavo.engine.grammars import structured_outputs_config
-from octavo.engine.parallel import parallel_config
+from octavo.engine.parallel import check_model_is_divisible, parallel_config
 from octavo.engine.pooling_config import pooling_config
 from octavo.engine.speculation import speculative_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
@@ -105,6 +105,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
         speculative=speculative_config(args),
     )
+    check_model_is_divisible(config, checkpoint)
     logger.info(
         "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
         model.served_model_name,

@@ -38,12 +38,13 @@ def build_engine_core(resolved: ResolvedEngine) -> StartedCore:
 def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
     """Plan and allocate the KV cache of an executor whose workers hold their weights; raises ConfigError."""
     specs = executor.get_kv_cache_specs()
+    all_specs = {name: spec for worker_specs in specs for name, spec in worker_specs.items()}
     budgets_bytes = executor.determine_available_memory()
-    config = _fit_model_len(config, specs, budgets_bytes)
+    config = _fit_model_len(config, specs, all_specs, budgets_bytes)
     max_model_len, step_tokens = config.model.max_model_len, _max_step_tokens(config)
     plans = unify_plans(
         [
-            plan_kv_cache(worker_specs, budget_bytes, config.cache, max_model_len, step_tokens)
+            plan_kv_cache(worker_specs, budget_bytes, config.cache, max_model_len, step_tokens, all_specs)
             for worker_specs, budget_bytes in zip(specs, budgets_bytes, strict=True)
         ]
     )
@@ -60,14 +61,17 @@ def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
 
 
 def _fit_model_len(
-    config: OctavoConfig, specs: Sequence[Mapping[str, KVCacheSpec]], budgets_bytes: Sequence[int]
+    config: OctavoConfig,
+    specs: Sequence[Mapping[str, KVCacheSpec]],
+    all_specs: Mapping[str, KVCacheSpec],
+    budgets_bytes: Sequence[int],
 ) -> OctavoConfig:
     """Lower max_model_len, where the user left it open, to what every worker's KV cache can hold."""
     wish = config.model.max_model_len
     if not config.model.fit_max_model_len:
         return config
     fitting = min(
-        fit_max_model_len(worker_specs, budget_bytes, config.cache, wish, _max_step_tokens(config))
+        fit_max_model_len(worker_specs, budget_bytes, config.cache, wish, _max_step_tokens(config), all_specs)
         for worker_specs, budget_bytes in zip(specs, budgets_bytes, strict=True)
     )
     if fitting < _LEAST_MODEL_LEN:

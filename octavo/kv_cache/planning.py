@@ -36,23 +36,25 @@ def plan_kv_cache(
     cache_config: CacheConfig,
     max_model_len: int,
     max_step_tokens: int | None = None,
+    all_specs: Mapping[str, KVCacheSpec] | None = None,
 ) -> KVCacheConfig:
     """Plan the KV cache of one worker whose layers store `specs` (layer name -> spec, in layer order).
 
     max_step_tokens: tokens that one step adds to a sequence (max_num_batched_tokens + lookahead); bounds what a
         sliding window holds; None: a whole sequence at once
+    all_specs: layers of all workers, where others have other layers: groups are the same everywhere
     A model without a cache (an encoder) gets no groups, and nothing but the null block.
     Raises ConfigError if one sequence of max_model_len tokens does not fit, unless num_blocks_override is set.
     """
     if not specs:
         return KVCacheConfig(num_blocks=1, tensors=(), groups=())
-    layout = _lay_out(specs, cache_config, max_model_len)
+    layout = _lay_out(specs, cache_config, max_model_len, all_specs)
     num_blocks = cache_config.num_blocks_override
     if num_blocks is None:
         num_blocks = memory_bytes // layout.bytes_per_block
         needed = 1 + _blocks_per_sequence(layout.groups, max_model_len, max_step_tokens or max_model_len)
         if num_blocks < needed:
-            longest = fit_max_model_len(specs, memory_bytes, cache_config, max_model_len, max_step_tokens)
+            longest = fit_max_model_len(specs, memory_bytes, cache_config, max_model_len, max_step_tokens, all_specs)
             raise ConfigError(
                 f"One sequence of max_model_len={max_model_len} tokens needs {needed * layout.bytes_per_block:,} bytes "
                 f"of KV cache, but only {memory_bytes:,} bytes are available. Lower max_model_len "
@@ -70,13 +72,14 @@ def fit_max_model_len(
     cache_config: CacheConfig,
     max_model_len: int,
     max_step_tokens: int | None = None,
+    all_specs: Mapping[str, KVCacheSpec] | None = None,
 ) -> int:
     """Return the longest length up to max_model_len of which one sequence fits into memory_bytes; 0 if none does."""
     if not specs:
         return max_model_len
 
     def fits(length: int) -> bool:
-        layout = _lay_out(specs, cache_config, length)
+        layout = _lay_out(specs, cache_config, length, all_specs)
         available = cache_config.num_blocks_override or memory_bytes // layout.bytes_per_block
         return 1 + _blocks_per_sequence(layout.groups, length, max_step_tokens or length) <= available
 
@@ -143,7 +146,14 @@ class _Layout:
         return sum(page_bytes for page_bytes, _ in self.tensors)
 
 
-def _lay_out(specs: Mapping[str, KVCacheSpec], cache_config: CacheConfig, max_model_len: int) -> _Layout:
+def _lay_out(
+    specs: Mapping[str, KVCacheSpec],
+    cache_config: CacheConfig,
+    max_model_len: int,
+    all_specs: Mapping[str, KVCacheSpec] | None = None,
+) -> _Layout:
+    if all_specs is not None and all_specs.keys() != specs.keys():
+        return _own_part(_lay_out(all_specs, cache_config, max_model_len), specs)
     stored = {name: _as_stored(spec, cache_config, max_model_len) for name, spec in specs.items()}
     unified = _unify_page_sizes(stored)
     if unified is None:
@@ -155,13 +165,31 @@ def _lay_out(specs: Mapping[str, KVCacheSpec], cache_config: CacheConfig, max_mo
         num_groups = -(-len(layers) // group_size)
         # Strided, so that neighbouring layers go to different groups and pipeline stages cut all groups alike.
         groups += [KVCacheGroupSpec(tuple(layers[i::num_groups]), spec) for i in range(num_groups)]
-    page_bytes = groups[0].spec.page_size_bytes
+    return _share_tensors(groups)
+
+
+def _share_tensors(groups: Sequence[KVCacheGroupSpec]) -> _Layout:
+    """Let the layers at one place of each group share a tensor."""
+    page_bytes = max(group.spec.page_size_bytes for group in groups if group.layer_names)
     num_tensors = max(len(group.layer_names) for group in groups)
     tensors = tuple(
         (page_bytes, tuple(group.layer_names[i] for group in groups if i < len(group.layer_names)))
         for i in range(num_tensors)
     )
     return _Layout(tuple(groups), tensors)
+
+
+def _own_part(layout: _Layout, specs: Mapping[str, KVCacheSpec]) -> _Layout:
+    """Return the layout of a worker that has some of the layers, perhaps with heads of its own. Groups may be empty."""
+    groups = []
+    for group in layout.groups:
+        names = tuple(name for name in group.layer_names if name in specs)
+        num_kv_heads = specs[names[0]].num_kv_heads if names else group.spec.num_kv_heads
+        groups.append(KVCacheGroupSpec(names, msgspec.structs.replace(group.spec, num_kv_heads=num_kv_heads)))
+    if len({group.spec.page_size_bytes for group in groups if group.layer_names}) == 1:
+        return _share_tensors(groups)
+    unshared = [(group.spec.page_size_bytes, (name,)) for group in groups for name in group.layer_names]
+    return _Layout(tuple(groups), tuple(unshared))
 
 
 def _as_stored(spec: KVCacheSpec, cache_config: CacheConfig, max_model_len: int) -> KVCacheSpec:

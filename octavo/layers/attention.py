@@ -8,26 +8,41 @@ from typing import Literal
 from octavo.attention.context import ForwardContext
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
+from octavo.layers.parallel import SummedLinear
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 
 @dataclass(frozen=True, slots=True)
 class QKNorm:
-    """Normalise queries and keys: over each head by itself, or over all heads of a token together."""
+    """Normalise queries and keys: over each head by itself, or over all heads of a token together.
+
+    query_heads, key_heads: this rank's; a norm over all heads takes all, and keeps these
+    """
 
     query: RMSNorm
     key: RMSNorm
     over: Literal["head", "all_heads"]
+    query_heads: range
+    key_heads: range
+
+    def projected_heads(self, head_dim: int) -> tuple[int, int]:
+        """Return how many query and key heads it takes."""
+        if self.over == "head":
+            return len(self.query_heads), len(self.key_heads)
+        return len(self.query.weight) // head_dim, len(self.key.weight) // head_dim
 
     def __call__(self, query: Float, key: Float, ops: Ops) -> tuple[Float, Float]:
-        """query: [T, Q, D], key: [T, K, D], both views of one projection."""
+        """query: [T, Q, D], key: [T, K, D], both views of one projection, of the `projected_heads`."""
         if self.over == "head":
             return self.query(query, ops), self.key(key, ops)
         num_tokens = query.shape[0]
         flat_query = self.query(query.reshape(num_tokens, -1), ops)
         flat_key = self.key(key.reshape(num_tokens, -1), ops)
-        return flat_query.reshape(query.shape), flat_key.reshape(key.shape)
+        return (
+            flat_query.reshape(query.shape)[:, self.query_heads.start : self.query_heads.stop],
+            flat_key.reshape(key.shape)[:, self.key_heads.start : self.key_heads.stop],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +50,14 @@ class Attention:
     """One attention layer. `name` is its key in the forward context.
 
     qkv: query, key and value projections, stacked in this order
+    num_heads, num_kv_heads: of this rank, which has some of the model's
     cos_sin: [P, rotary_dim], see `Ops.rope`; None where the layer does not rotate
+    alibi_slopes, sinks: [num_heads], see `Ops.paged_attention`; None where the layer has none
     """
 
     name: str
     qkv: Linear
-    output: Linear
+    output: Linear | SummedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -49,14 +66,18 @@ class Attention:
     qk_norm: QKNorm | None = None
     sliding_window: int | None = None
     softcap: float | None = None
+    alibi_slopes: Float | None = None
+    sinks: Float | None = None
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]; stores this step's keys and values in the layer's cache."""
         ops = context.ops
-        num_rotated = self.num_heads + self.num_kv_heads
-        heads = self.qkv(x, ops).reshape(x.shape[0], num_rotated + self.num_kv_heads, self.head_dim)
-        query, key = heads[:, : self.num_heads], heads[:, self.num_heads : num_rotated]
-        value = heads[:, num_rotated:]
+        num_query, num_key = self.num_heads, self.num_kv_heads
+        if self.qk_norm is not None:
+            num_query, num_key = self.qk_norm.projected_heads(self.head_dim)
+        heads = self.qkv(x, ops).reshape(x.shape[0], num_query + num_key + self.num_kv_heads, self.head_dim)
+        query, key = heads[:, :num_query], heads[:, num_query : num_query + num_key]
+        value = heads[:, num_query + num_key :]
         if self.qk_norm is not None:
             query, key = self.qk_norm(query, key, ops)
         cache, metadata = context.kv_caches[self.name], context.metadata[self.name]
@@ -64,7 +85,9 @@ class Attention:
             ops.store_kv(key, value, cache, metadata.slot_mapping)
         else:
             query = ops.rope_and_store(query, key, value, positions, self.cos_sin, cache, metadata.slot_mapping)
-        attended = ops.paged_attention(query, cache, metadata, self.scale, self.sliding_window, self.softcap)
+        attended = ops.paged_attention(
+            query, cache, metadata, self.scale, self.sliding_window, self.softcap, self.alibi_slopes, self.sinks
+        )
         return self.output(attended, ops)
 
     def kv_cache_spec(self, block_size: int, dtype: str) -> KVCacheSpec:

@@ -29,7 +29,7 @@ class EncoderAttention:
     @staticmethod
     def like(attention: Attention) -> EncoderAttention:
         """Return a layer with the weights of one that keeps a cache."""
-        assert attention.softcap is None, "no model has soft caps and looks both ways"
+        assert attention.softcap is None and attention.alibi_slopes is None, "no model that looks both ways has these"
         return EncoderAttention(
             attention.name,
             attention.qkv,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.layers.linear import Linear
 from octavo.loader.compact import CompactMatrix
-from octavo.loader.weights import WeightSource
+from octavo.loader.weights import HostTensor, WeightSource
 from octavo.ops.interface import Float, Ops, Weight
 
 
@@ -28,26 +28,58 @@ class Parameters:
         """Return a vector [size] float32."""
         return self.source.get(name, (size,)).float32()
 
-    def table(self, name: str, rows: int, columns: int) -> Weight:
-        """Pack `name`.weight [rows, columns] as it is stored."""
-        tensor = self.source.get(f"{name}.weight", (rows, columns))
-        matrix = tensor.compact()
-        return self.ops.pack([tensor.float32() if matrix is None else matrix])
+    def table(self, name: str, rows: int, columns: int, share: range | None = None) -> Weight:
+        """Pack `name`.weight [rows, columns] as it is stored, or a share of its rows."""
+        tensor: HostTensor = self.source.get(f"{name}.weight", (rows, columns))
+        if share is not None:
+            tensor = tensor.cut(share, range(columns))
+        return self.ops.pack([_matrix(tensor)])
 
-    def linear(self, names: Sequence[str], out_sizes: Sequence[int], in_features: int, bias: bool) -> Linear:
-        """Stack the projections `names` of one input into one Linear; `bias`: each has one."""
-        weight = self.ops.pack(
-            [self._matrix(f"{name}.weight", size, in_features) for name, size in zip(names, out_sizes, strict=True)]
-        )
-        if not bias:
-            return Linear(weight)
-        biases = [self.vector(f"{name}.bias", size) for name, size in zip(names, out_sizes, strict=True)]
-        return Linear(weight, np.concatenate(biases))
+    def linear(
+        self,
+        names: Sequence[str],
+        out_sizes: Sequence[int],
+        in_features: int,
+        bias: bool,
+        shares: Sequence[Sequence[range]] | None = None,
+    ) -> Linear:
+        """Stack the projections `names` of one input into one Linear; `bias`: each has one.
 
-    def _matrix(self, name: str, out_features: int, in_features: int) -> Float | CompactMatrix:
+        shares: of each projection, the output features to take, piece by piece; None: all
+        """
+        matrices: list[Float | CompactMatrix] = []
+        biases: list[Float] = []
+        for index, (name, size) in enumerate(zip(names, out_sizes, strict=True)):
+            tensor = self._tensor(name, size, in_features)
+            vector = self.vector(f"{name}.bias", size) if bias else None
+            if shares is None:
+                matrices.append(_matrix(tensor, self.transposed))
+            else:
+                columns = range(in_features)
+                matrices += [_matrix(tensor.cut(rows, columns, self.transposed)) for rows in shares[index] if rows]
+            if vector is not None:
+                pieces = [range(size)] if shares is None else shares[index]
+                biases += [vector[rows.start : rows.stop] for rows in pieces]
+        return Linear(self.ops.pack(matrices), np.concatenate(biases) if bias else None)
+
+    def part_of_inputs(
+        self, name: str, out_features: int, in_features: int, choose: Callable[[int], range]
+    ) -> tuple[Weight, range]:
+        """Pack `name`.weight for some of its input features; return it and which these are.
+
+        choose: given how many input features the format keeps together, returns whole such units
+        """
+        tensor = self._tensor(name, out_features, in_features)
+        columns = choose(tensor.column_unit)
+        return self.ops.pack([_matrix(tensor.cut(range(out_features), columns, self.transposed))]), columns
+
+    def _tensor(self, name: str, out_features: int, in_features: int) -> HostTensor:
         shape = (in_features, out_features) if self.transposed else (out_features, in_features)
-        tensor = self.source.get(name, shape)
-        matrix = tensor.compact(self.transposed)
-        if matrix is not None:
-            return matrix
-        return np.ascontiguousarray(tensor.float32().T) if self.transposed else tensor.float32()
+        return self.source.get(f"{name}.weight", shape)
+
+
+def _matrix(tensor: HostTensor, transposed: bool = False) -> Float | CompactMatrix:
+    matrix = tensor.compact(transposed)
+    if matrix is not None:
+        return matrix
+    return np.ascontiguousarray(tensor.float32().T) if transposed else tensor.float32()

@@ -11,6 +11,7 @@ from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import Norm
+from octavo.layers.parallel import GatheredLinear, SharedEmbedding
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -59,14 +60,18 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Token embedding, layers, final norm and output projection: a `CausalLM`."""
+    """Token embedding, layers, final norm and output projection: a `CausalLM`.
+
+    A stage of a pipeline has some of the layers; all but the first have no embeddings, all but the last no final norm
+    and no lm_head.
+    """
 
     facts: ModelFacts
-    embedding: Embedding
+    embedding: Embedding | SharedEmbedding | None
     position_embedding: Embedding | None
     layers: tuple[DecoderLayer, ...]
-    final_norm: Norm
-    lm_head: Linear
+    final_norm: Norm | None
+    lm_head: Linear | GatheredLinear | None
     embedding_scale: float
     logits_scale: float
     logits_softcap: float | None
@@ -77,18 +82,30 @@ class Decoder:
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
         ops = context.ops
-        x = _scaled(self.embedding(token_ids, ops), self.embedding_scale, ops)
-        if self.position_embedding is not None:
-            x = ops.add(x, self.position_embedding(positions, ops))
+        x = self._enter(token_ids, positions, context)
         residual: Float | None = None
         for layer in self.layers[:-1]:
             x, residual = layer(x, residual, positions, context, None)
+        if self.final_norm is None:
+            x, residual = self.layers[-1](x, residual, positions, context, None)
+            return ops.add(x, residual)
         # After the last attention, tokens that nobody asks for have no more to give.
         x, residual = self.layers[-1](x, residual, positions, context, context.output_rows)
         hidden, _ = self.final_norm.add(x, residual, ops)
         return hidden
 
+    def _enter(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
+        """Return what the first layer takes, [T, H]: embeddings, or what the stage before has sent."""
+        if self.embedding is None:
+            assert context.hidden is not None, "a later stage gets its input from the one before"
+            return context.hidden
+        x = _scaled(self.embedding(token_ids, context.ops), self.embedding_scale, context.ops)
+        if self.position_embedding is None:
+            return x
+        return context.ops.add(x, self.position_embedding(positions, context.ops))
+
     def compute_logits(self, hidden: Float, ops: Ops) -> Float:
+        assert self.lm_head is not None, "only the last stage gives logits"
         logits = _scaled(self.lm_head(hidden, ops), self.logits_scale, ops)
         return logits if self.logits_softcap is None else ops.softcap(logits, self.logits_softcap)
 

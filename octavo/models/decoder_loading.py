@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from octavo.errors import CheckpointError, ConfigError
+from octavo.layers.alibi import alibi_slopes
 from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
+from octavo.layers.parallel import GatheredLinear, SharedEmbedding, SummedLinear
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import cos_sin_table
 from octavo.loader.weights import WeightSource
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
+from octavo.models.sharing import HeadShare, ModelShare, head_share, stage_layers
 from octavo.ops.interface import Float, Ops, Weight
 
 logger = logging.getLogger(__name__)
 
 
 def load_decoder(
-    config: DecoderConfig, names: WeightNames, weights: WeightSource, ops: Ops, max_model_len: int
+    config: DecoderConfig,
+    names: WeightNames,
+    weights: WeightSource,
+    ops: Ops,
+    max_model_len: int,
+    share: ModelShare | None = None,
 ) -> Decoder:
-    """Read every tensor that the model needs, and refuse a checkpoint that has others.
+    """Read every tensor that the model (or a share of it) needs, and refuse a checkpoint that has others.
 
     A tensor without a place would mean a computation that the model leaves out, that is silently wrong text.
     """
@@ -38,25 +47,41 @@ def load_decoder(
             f"{config.architecture}; lower max_model_len"
         )
     root = next((root for root in names.roots if weights.has(f"{root}{names.embedding}.weight")), names.roots[0])
-    loading = _Loading(config, names, root, Parameters(weights, ops, names.transposed))
+    share = share or ModelShare()
+    loading = _Loading(config, names, root, Parameters(weights, ops, names.transposed), share)
     table, lm_head = loading.embedding_and_head()
-    tables = {rope: cos_sin_table(rope, max_model_len) for rope in {layer.rope for layer in config.layers} if rope}
+    own_layers = stage_layers(config, share.num_stages, share.stage)
+    layers = [(index, config.layers[index]) for index in own_layers]
+    tables = {rope: cos_sin_table(rope, max_model_len) for rope in {layer.rope for _, layer in layers} if rope}
     decoder = Decoder(
         facts=config.facts,
-        embedding=Embedding(table),
-        position_embedding=loading.position_embedding() if config.learned_positions else None,
+        embedding=loading.embedding(table) if share.is_first else None,
+        position_embedding=loading.position_embedding() if config.learned_positions and share.is_first else None,
         layers=tuple(
-            loading.layer(index, layer, tables[layer.rope] if layer.rope else None)
-            for index, layer in enumerate(config.layers)
+            loading.layer(index, layer, tables[layer.rope] if layer.rope else None) for index, layer in layers
         ),
-        final_norm=loading.norm(f"{root}{names.final_norm}"),
-        lm_head=Linear(lm_head),
+        final_norm=loading.norm(f"{root}{names.final_norm}") if share.is_last else None,
+        lm_head=loading.head(lm_head) if share.is_last else None,
         embedding_scale=config.embedding_scale,
         logits_scale=config.logits_scale,
         logits_softcap=config.logits_softcap,
     )
-    check_unused(weights, names.harmless, config.architecture)
+    check_unused(weights, [*names.harmless, *_of_other_stages(names, root, share, own_layers)], config.architecture)
     return decoder
+
+
+def _of_other_stages(names: WeightNames, root: str, share: ModelShare, own_layers: range) -> list[str]:
+    """Return patterns of the tensors that other pipeline stages read."""
+    if share.num_stages == 1:
+        return []
+    own = "|".join(map(str, own_layers))
+    before, _, behind = names.layer.partition("{index}")
+    patterns = [rf"^{re.escape(root + before)}(?!(?:{own}){re.escape(behind)})\d+{re.escape(behind)}"]
+    if not share.is_first:
+        patterns += [rf"^{re.escape(root + name)}\." for name in (names.embedding, names.positions)]
+    if not share.is_last:
+        patterns += [rf"^{re.escape(name)}\." for name in (root + names.final_norm, *names.lm_heads)]
+    return patterns
 
 
 def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: str) -> None:
@@ -78,14 +103,15 @@ class _Loading:
     names: WeightNames
     root: str
     parameters: Parameters
+    share: ModelShare
 
-    def embedding_and_head(self) -> tuple[Weight, Weight]:
-        """Return the embedding table and the output projection: one Weight when they are tied.
+    def embedding_and_head(self) -> tuple[Weight | None, Weight | None]:
+        """Return the embedding table and the output projection, where the stage has them: one Weight when tied.
 
         A checkpoint that is tied by its config and still has an lm_head of other values is not tied: Transformers
         decides the same way.
         """
-        config, parameters, source = self.config, self.parameters, self.parameters.source
+        config, source = self.config, self.parameters.source
         size = (config.vocab_size, config.hidden_size)
         name = f"{self.root}{self.names.embedding}"
         if not config.tie_word_embeddings:
@@ -95,15 +121,20 @@ class _Loading:
                     f"the config says tie_word_embeddings=false, but the checkpoint has no "
                     f"{self.names.lm_heads[0]}.weight; set tie_word_embeddings to true if the model is tied"
                 )
-            return parameters.table(name, *size), parameters.table(head, *size)
+            return (
+                self._table(name) if self.share.is_first else None,
+                self._table(head) if self.share.is_last else None,
+            )
+        if not (self.share.is_first or self.share.is_last):
+            return None, None
 
         # Only a file that lists an lm_head has a spare one; a source of dummy weights has any name but lists none.
         listed = source.unused()
         head = next((head for head in self.names.lm_heads if f"{head}.weight" in listed), None)
         if head is None or f"{name}.weight" not in listed:
-            table = parameters.table(head or name, *size)
+            table = self._table(head or name)
             return table, table
-        table, head_table = parameters.table(name, *size), parameters.table(head, *size)
+        table, head_table = self._table(name), self._table(head)
         matrix, head_matrix = (source.get(f"{tensor}.weight", size).float32() for tensor in (name, head))
         if np.array_equal(matrix, head_matrix):
             return table, table
@@ -111,6 +142,24 @@ class _Loading:
             "The config says tie_word_embeddings=true, but the checkpoint's %s differs from %s: using both", head, name
         )
         return table, head_table
+
+    def _table(self, name: str) -> Weight:
+        """Pack a rank's tokens of a table [V, H]."""
+        vocab_size, group = self.config.vocab_size, self.share.group
+        tokens = self.share.of(vocab_size) if group.size > 1 else None
+        return self.parameters.table(name, vocab_size, self.config.hidden_size, tokens)
+
+    def embedding(self, table: Weight | None) -> Embedding | SharedEmbedding:
+        assert table is not None, "the first stage has the embeddings"
+        vocab_size, group = self.config.vocab_size, self.share.group
+        if group.size == 1:
+            return Embedding(table)
+        return SharedEmbedding(table, self.share.of(vocab_size).start, vocab_size, group)
+
+    def head(self, weight: Weight | None) -> Linear | GatheredLinear:
+        assert weight is not None, "the last stage gives the logits"
+        group = self.share.group
+        return Linear(weight) if group.size == 1 else GatheredLinear(weight, self.config.vocab_size, group)
 
     def position_embedding(self) -> Embedding:
         name = f"{self.root}{self.names.positions}"
@@ -132,7 +181,7 @@ class _Loading:
     def norm(self, name: str) -> Norm:
         config = self.config
         if config.norm == "layer":
-            bias = self.parameters.vector(f"{name}.bias", config.hidden_size)
+            bias = self.parameters.vector(f"{name}.bias", config.hidden_size) if config.norm_bias else None
             return LayerNorm(self.parameters.vector(f"{name}.weight", config.hidden_size), bias, config.norm_eps)
         return self._rms_norm(name, config.hidden_size)
 
@@ -142,48 +191,97 @@ class _Loading:
             weight = weight + np.float32(1)
         return RMSNorm(weight, self.config.norm_eps)
 
-    def _attention(self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None) -> Attention | EncoderAttention:
+    def _attention(
+        self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None
+    ) -> Attention | EncoderAttention:
         config, names = self.config, self.names
+        heads = head_share(config, self.share.group.size, self.share.group.rank)
+        query, kv = (range(own.start * config.head_dim, own.stop * config.head_dim) for own in (heads.query, heads.kv))
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        projected = [query, kv, kv] if config.qk_norm != "all_heads" else [range(query_size), range(kv_size), kv]
+        output, _ = self._summed(
+            prefix + names.attention_output,
+            query_size,
+            config.output_bias,
+            lambda unit: self._head_columns(query, unit),
+        )
         attention = Attention(
             name=name,
-            qkv=self._stacked(prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias),
-            output=self.parameters.linear(
-                [prefix + names.attention_output], [config.hidden_size], query_size, config.output_bias
-            ),
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
+            qkv=self._stacked(prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias, projected),
+            output=output,
+            num_heads=len(heads.query),
+            num_kv_heads=len(heads.kv),
             head_dim=config.head_dim,
             scale=layer.attention_scale,
             cos_sin=cos_sin,
-            qk_norm=self._qk_norm(prefix, query_size, kv_size),
+            qk_norm=self._qk_norm(prefix, heads),
             sliding_window=layer.sliding_window,
             softcap=config.attention_softcap,
+            alibi_slopes=self._alibi_slopes(heads.query),
         )
         return EncoderAttention.like(attention) if config.bidirectional else attention
 
-    def _qk_norm(self, prefix: str, query_size: int, kv_size: int) -> QKNorm | None:
-        over = self.config.qk_norm
-        if over is None:
+    def _head_columns(self, columns: range, unit: int) -> range:
+        if columns.start % unit or columns.stop % unit:
+            raise ConfigError(
+                f"tensor_parallel_size={self.share.group.size} gives a rank input features {columns.start} to "
+                f"{columns.stop} of attention outputs, but the checkpoint's format keeps each {unit} together; use "
+                "another size, a checkpoint of another format, or compute='exact'"
+            )
+        return columns
+
+    def _alibi_slopes(self, heads: range) -> Float | None:
+        if self.config.alibi_max_bias is None:
             return None
-        if over == "head":
-            query_size = kv_size = self.config.head_dim
+        return alibi_slopes(self.config.num_heads, self.config.alibi_max_bias)[heads.start : heads.stop]
+
+    def _qk_norm(self, prefix: str, heads: HeadShare) -> QKNorm | None:
+        config, names = self.config, self.names
+        if config.qk_norm is None:
+            return None
+        num_query, num_kv = (config.num_heads, config.num_kv_heads) if config.qk_norm == "all_heads" else (1, 1)
         return QKNorm(
-            query=self._rms_norm(prefix + self.names.q_norm, query_size),
-            key=self._rms_norm(prefix + self.names.k_norm, kv_size),
-            over=over,
+            query=self._rms_norm(prefix + names.q_norm, num_query * config.head_dim),
+            key=self._rms_norm(prefix + names.k_norm, num_kv * config.head_dim),
+            over=config.qk_norm,
+            query_heads=heads.query,
+            key_heads=heads.kv,
         )
 
     def _mlp(self, prefix: str) -> GatedMLP | PlainMLP:
         config, names = self.config, self.names
         size = config.intermediate_size
-        down = self.parameters.linear([prefix + names.down], [config.hidden_size], size, config.mlp_bias)
+        down, own = self._summed(prefix + names.down, size, config.mlp_bias, lambda unit: self.share.of(size, unit))
         if config.gated_mlp:
-            gate_up = self._stacked(prefix, names.gate_up, (size, size), config.mlp_bias)
+            gate_up = self._stacked(prefix, names.gate_up, (size, size), config.mlp_bias, [own, own])
             return GatedMLP(gate_up, down, config.activation)
-        return PlainMLP(self._stacked(prefix, names.gate_up, (size,), config.mlp_bias), down, config.activation)
+        return PlainMLP(self._stacked(prefix, names.gate_up, (size,), config.mlp_bias, [own]), down, config.activation)
 
-    def _stacked(self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool) -> Linear:
-        """Read projections of the hidden state that the checkpoint stores one by one, or fused under one name."""
-        out_sizes = sizes if len(parts) == len(sizes) else (sum(sizes),)
-        return self.parameters.linear([prefix + part for part in parts], out_sizes, self.config.hidden_size, bias)
+    def _stacked(
+        self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool, shares: Sequence[range]
+    ) -> Linear:
+        """Read projections of the hidden state that the checkpoint stores one by one, or fused under one name.
+
+        shares: this rank's output features of each
+        """
+        names = [prefix + part for part in parts]
+        is_fused = len(parts) < len(sizes)
+        out_sizes = (sum(sizes),) if is_fused else sizes
+        pieces: list[list[range]] | None = [[own] for own in shares]
+        if self.share.group.size == 1:
+            pieces = None
+        elif is_fused:
+            starts = accumulate(sizes, initial=0)
+            pieces = [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
+        return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)
+
+    def _summed(
+        self, name: str, in_features: int, bias: bool, choose: Callable[[int], range]
+    ) -> tuple[Linear | SummedLinear, range]:
+        """Read a projection to the hidden state, or this rank's input features of it; return also which these are."""
+        size, group = self.config.hidden_size, self.share.group
+        if group.size == 1:
+            return self.parameters.linear([name], [size], in_features, bias), range(in_features)
+        weight, own = self.parameters.part_of_inputs(name, size, in_features, choose)
+        vector = self.parameters.vector(f"{name}.bias", size) if bias else None
+        return SummedLinear(weight, vector if group.rank == 0 else None, group), own

@@ -15,6 +15,7 @@ from octavo.models import (
     granite,
     llama,
     mistral,
+    mpt,
     olmo2,
     phi3,
     qwen2,
@@ -25,6 +26,7 @@ from octavo.models import (
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import load_decoder
 from octavo.models.interface import CausalLM, ModelFacts
+from octavo.models.sharing import ModelShare, check_sizes
 from octavo.ops.interface import Ops
 
 
@@ -44,6 +46,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "GraniteForCausalLM": Architecture(granite.read_config, granite.NAMES),
     "LlamaForCausalLM": Architecture(llama.read_config, llama.NAMES),
     "MistralForCausalLM": Architecture(mistral.read_config, mistral.NAMES),
+    "MPTForCausalLM": Architecture(mpt.read_config, mpt.NAMES),
+    "MptForCausalLM": Architecture(mpt.read_config, mpt.NAMES),
     "Olmo2ForCausalLM": Architecture(olmo2.read_config, olmo2.NAMES),
     "Phi3ForCausalLM": Architecture(phi3.read_config, phi3.NAMES),
     "Qwen2ForCausalLM": Architecture(qwen2.read_config, qwen2.NAMES),
@@ -63,13 +67,20 @@ def describe(config: HFConfig) -> ModelFacts:
     return decoder.facts
 
 
-def build_model(config: HFConfig, weights: WeightSource, ops: Ops, max_model_len: int) -> CausalLM:
-    """Read the weights and build the model for sequences of up to max_model_len tokens.
+def check_parallel_sizes(config: HFConfig, tp_size: int, pp_size: int) -> None:
+    """Raise ConfigError when the model cannot be divided among so many workers."""
+    check_sizes(_architecture(config).read_config(config), tp_size, pp_size)
+
+
+def build_model(
+    config: HFConfig, weights: WeightSource, ops: Ops, max_model_len: int, share: ModelShare | None = None
+) -> CausalLM:
+    """Read the weights and build the model, or a worker's share of it, for sequences of up to max_model_len tokens.
 
     Raises CheckpointError when tensors are missing, of the wrong shape, or left over.
     """
     architecture = _architecture(config)
-    return load_decoder(architecture.read_config(config), architecture.names, weights, ops, max_model_len)
+    return load_decoder(architecture.read_config(config), architecture.names, weights, ops, max_model_len, share)
 
 
 def _architecture(config: HFConfig) -> Architecture:

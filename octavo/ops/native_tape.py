@@ -37,19 +37,29 @@ class NativeTape:
                 positions=recorded_ids(1, TOKENS),
                 output_rows=recorded_ids(2, ROWS),
                 metadata=[recorded_metadata(group) for group in range(limits.num_groups)],
+                hidden=recording.argument(TOKENS, limits.hidden_size) if limits.takes_hidden else None,
             )
             return functions.forward(ops, inputs)
 
-        def logits(ops: Ops, recording: Recording) -> Float:
-            return functions.logits(ops, recording.argument(ROWS, limits.hidden_size))
-
         capacity = {TOKENS: limits.max_tokens, ROWS: limits.max_output_rows}
         self._forward = _NativeRecording(forward, capacity, [TOKENS, TOKENS, ROWS], limits.num_groups)
-        self._logits = _NativeRecording(logits, {TOKENS: 0, ROWS: limits.max_logits_rows}, [], 0)
+        self._logits: _NativeRecording | None = None
+        compute_logits = functions.logits
+        if compute_logits is not None:
+            self._logits = _NativeRecording(
+                lambda ops, recording: compute_logits(ops, recording.argument(ROWS, limits.hidden_size)),
+                {TOKENS: 0, ROWS: limits.max_logits_rows},
+                [],
+                0,
+            )
 
     @property
     def num_bytes(self) -> int:
-        return self._forward.num_bytes + self._logits.num_bytes
+        return sum(recording.num_bytes for recording in self._recordings)
+
+    @property
+    def _recordings(self) -> list[_NativeRecording]:
+        return [self._forward] if self._logits is None else [self._forward, self._logits]
 
     def forward(self, inputs: ForwardInputs) -> Float:
         num_rows = [len(inputs.token_ids), len(inputs.output_rows)]
@@ -57,19 +67,22 @@ class NativeTape:
             [metadata.query_start, metadata.seq_lens, metadata.block_table, metadata.slot_mapping]
             for metadata in inputs.metadata
         ]
-        return self._forward.replay(num_rows, [inputs.token_ids, inputs.positions, inputs.output_rows], [], groups)
+        arguments = [] if inputs.hidden is None else [inputs.hidden]
+        ids = [inputs.token_ids, inputs.positions, inputs.output_rows]
+        return self._forward.replay(num_rows, ids, arguments, groups)
 
     def logits(self, hidden: Float) -> Float:
+        assert self._logits is not None, "another stage computes the logits"
         return self._logits.replay([0, len(hidden)], [], [hidden], [])
 
     def set_timing(self, on: bool) -> None:
         """Measure every call from now on, starting from zero."""
-        self._forward.tape.set_timing(on)
-        self._logits.tape.set_timing(on)
+        for recording in self._recordings:
+            recording.tape.set_timing(on)
 
     def times(self) -> list[tuple[str, int]]:
         """Return (op, nanoseconds since set_timing(True)) of every call in order."""
-        return self._forward.tape.times() + self._logits.tape.times()
+        return [call for recording in self._recordings for call in recording.tape.times()]
 
 
 class _NativeRecording:

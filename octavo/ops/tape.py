@@ -23,12 +23,14 @@ class ForwardInputs:
     token_ids, positions: [T] int32
     output_rows: [R] int32, the tokens whose hidden states are wanted
     metadata: one per KV cache group
+    hidden: [T, H], what the stage before has computed; None where there is none
     """
 
     token_ids: Int
     positions: Int
     output_rows: Int
     metadata: Sequence[AttentionMetadata]
+    hidden: Float | None = None
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,27 @@ class ModelFunctions:
     """The two computations of a model, over its caches.
 
     forward: hidden states [R, H] of the wanted rows
-    logits: [R, V] of hidden states [R, H]
+    logits: [R, V] of hidden states [R, H]; None where another stage of a pipeline computes them
     Both call nothing but ops on their inputs, and views of them: reshape, and slices of the second axis.
     """
 
     forward: Callable[[Ops, ForwardInputs], Float]
-    logits: Callable[[Ops, Float], Float]
+    logits: Callable[[Ops, Float], Float] | None
 
 
 @dataclass(frozen=True)
 class TapeLimits:
-    """The largest step: tokens, rows of hidden states wanted, and rows of logits; and the number of KV cache groups."""
+    """The largest step: tokens, rows of hidden states wanted, and rows of logits; and the number of KV cache groups.
+
+    takes_hidden: steps come with ForwardInputs.hidden
+    """
 
     max_tokens: int
     max_output_rows: int
     max_logits_rows: int
     hidden_size: int
     num_groups: int
+    takes_hidden: bool = False
 
 
 class Tape(Protocol):

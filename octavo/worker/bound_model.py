@@ -16,6 +16,7 @@ from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
 class BoundModel:
     """The model's two computations. What they return is valid until the next call of the same one.
 
+    logits: not to be called where the model has none, as in a pipeline's earlier stages
     tape_bytes: memory of the largest step where the model is recorded; None where it runs op by op
     """
 
@@ -30,6 +31,7 @@ def bind_model(
     kv_caches: Mapping[str, KVCache],
     layer_groups: Sequence[Sequence[str]],
     limits: TapeLimits | None,
+    gives_logits: bool = True,
 ) -> BoundModel:
     """Bind the model to its caches; with `limits` record it, where the backend can.
 
@@ -43,11 +45,14 @@ def bind_model(
             for name in layer_names
         }
         query_start = inputs.metadata[0].query_start
-        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows, query_start)
+        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows, query_start, inputs.hidden)
         return model.forward(inputs.token_ids, inputs.positions, context)
 
-    functions = ModelFunctions(forward, lambda ops, hidden: model.compute_logits(hidden, ops))
+    def logits(ops: Ops, hidden: Float) -> Float:
+        return model.compute_logits(hidden, ops)
+
+    functions = ModelFunctions(forward, logits if gives_logits else None)
     tape = None if limits is None else ops.capture(functions, limits)
     if tape is not None:
         return BoundModel(tape.forward, tape.logits, tape.num_bytes)
-    return BoundModel(lambda inputs: functions.forward(ops, inputs), lambda hidden: functions.logits(ops, hidden), None)
+    return BoundModel(lambda inputs: forward(ops, inputs), lambda hidden: logits(ops, hidden), None)

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
+from octavo.distributed.connect import ALONE, WorkerGroups
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.interface import CausalLM
 from octavo.models.pooling import PoolingModel
 from octavo.models.pooling_registry import build_pooling_model
 from octavo.models.registry import build_model
+from octavo.models.sharing import ModelShare
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
@@ -27,11 +29,12 @@ from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutpu
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.draft_step import DraftStep, draft_output_rows, measure_fixed_share
-from octavo.worker.input_builder import build_inputs, metadata_without_cache
+from octavo.worker.input_builder import StepInputs, build_inputs, metadata_without_cache
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.pooling_step import PoolingStep
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
 from octavo.worker.request_rows import RequestRows
+from octavo.worker.stage_border import StageBorder
 
 
 class ModelRunner:
@@ -41,9 +44,10 @@ class ModelRunner:
     _kv_caches: dict[str, KVCache]
     _bound: BoundModel
 
-    def __init__(self, config: OctavoConfig, ops: Ops) -> None:
+    def __init__(self, config: OctavoConfig, ops: Ops, groups: WorkerGroups = ALONE) -> None:
         self._config = config
         self.ops = ops
+        self._groups = groups
         # between execute_model and sample_tokens
         self._executed: _Executed | None = None
 
@@ -53,11 +57,13 @@ class ModelRunner:
         weights = open_model_weights(checkpoint, self._config.load)
         max_model_len = self._config.model.max_model_len
         if self._config.model.pooling is None:
-            self.model = build_model(checkpoint.config, weights, self.ops, max_model_len)
+            share = ModelShare(self._groups.tensor, self._groups.pipeline.rank, self._groups.pipeline.size)
+            self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
         else:
             files = checkpoint.sentence_transformers
             dense = files.dense if files is not None else ()
             self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len)
+        self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
         return self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
@@ -125,7 +131,10 @@ class ModelRunner:
             metadata.append(metadata_without_cache(np.array([0, num_tokens], np.int32)))
         bound = self._bind(caches, [(name,) for name in specs])
         last = np.array([num_tokens - 1], np.int32)
-        bound.logits(bound.forward(ForwardInputs(np.zeros(num_tokens, np.int32), positions, last, metadata)))
+        token_ids, hidden = np.zeros(num_tokens, np.int32), self._border.empty(num_tokens)
+        hidden = bound.forward(ForwardInputs(token_ids, positions, last, metadata, hidden))
+        if self._gives_logits():
+            bound.logits(hidden)
         return bound.tape_bytes
 
     def _allocate_caches(self) -> None:
@@ -148,9 +157,15 @@ class ModelRunner:
             max_logits_rows=scheduler.max_num_seqs if self._config.model.pooling is None else max_tokens,
             hidden_size=self.model.facts.hidden_size,
             num_groups=max(1, len(layer_groups)),
+            takes_hidden=not self._border.is_first,
         )
-        eager = self._config.model.enforce_eager
-        return bind_model(self.model, self.ops, kv_caches, layer_groups or [()], None if eager else limits)
+        eager = self._config.model.enforce_eager or not self._groups.tensor.in_tape
+        groups = layer_groups or [()]
+        return bind_model(self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits())
+
+    def _gives_logits(self) -> bool:
+        has_head = not isinstance(self.model, PoolingModel) or len(self.model.steps) > 0
+        return self._border.is_last and has_head
 
     # -- step ----------------------------------------------------------------------------------------------------------
 
@@ -166,6 +181,9 @@ class ModelRunner:
             positions, output_rows = self._pooling.plan(inputs)
             forward_inputs = ForwardInputs(inputs.token_ids, positions, output_rows, inputs.metadata)
             return self._pooling.collect(self._bound.forward(forward_inputs))
+        if not self._border.is_last:
+            self._border.send(self._forward(inputs, _NO_ROWS))
+            return ModelRunnerOutput()
         sampling = np.flatnonzero(inputs.samples)
         request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         drafts: list[list[int]] | None = None
@@ -178,11 +196,17 @@ class ModelRunner:
         prompt_tokens = self._prompt_logprobs.plan(inputs, self._rows)
         if len(prompt_tokens):
             output_rows = np.concatenate([output_rows, prompt_tokens])
-        hidden = self._bound.forward(ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata))
+        hidden = self._forward(inputs, output_rows)
         self._executed = _Executed(
             request_ids, inputs.rows[sampling], drafts, hidden[:num_sampled], hidden[num_sampled:]
         )
         return None
+
+    def _forward(self, inputs: StepInputs, output_rows: Int) -> Float:
+        hidden = self._border.receive(len(inputs.token_ids))
+        return self._bound.forward(
+            ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata, hidden)
+        )
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Sample a token for every request of the step whose known tokens are all computed."""
@@ -247,11 +271,16 @@ class ModelRunner:
 
     def _update_cached(self, cached: CachedRequestData) -> None:
         self._rows.set_computed(cached.request_ids, cached.num_computed_tokens)
+        if cached.new_token_ids:
+            self._rows.take_tokens(cached.request_ids, cached.num_computed_tokens, cached.new_token_ids)
         for request_id, new_block_ids in zip(cached.request_ids, cached.new_block_ids, strict=True):
             if new_block_ids is not None:
                 row = self._rows.row(request_id)
                 for table, block_ids in zip(self._block_tables, new_block_ids, strict=True):
                     table.append(row, block_ids)
+
+
+_NO_ROWS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

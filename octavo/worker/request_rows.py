@@ -65,6 +65,15 @@ class RequestRows:
         """Note how many tokens of each request are computed: the scheduler counts, since it may take drafts back."""
         self.num_computed_tokens[self.index(request_ids)] = num_computed_tokens
 
+    def take_tokens(
+        self, request_ids: Sequence[str], num_computed_tokens: Sequence[int], token_ids: Sequence[Sequence[int]]
+    ) -> None:
+        """Note the tokens that follow the computed ones of each request: another pipeline stage has sampled them."""
+        for request_id, start, tokens in zip(request_ids, num_computed_tokens, token_ids, strict=True):
+            row, end = self._row_of[request_id], start + len(tokens)
+            self.token_ids[row, start:end] = tokens
+            self.num_tokens[row] = max(self.num_tokens[row], end)
+
     def append_tokens(self, rows: NDArray[np.intp], token_ids: Sequence[int]) -> None:
         """Append one sampled token to each of the rows. A full row keeps no more: that token never runs."""
         ends = self.num_tokens[rows]

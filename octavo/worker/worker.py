@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from octavo.config import OctavoConfig
-from octavo.errors import ConfigError
+from octavo.distributed.connect import connect
+from octavo.distributed.place import WorkerPlace
+from octavo.errors import ConfigError, PeerLostError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import CausalLM
 from octavo.ops.select import select_ops
-from octavo.platforms.cpu import memory_facts, resident_bytes
+from octavo.platforms.cpu import MemoryFacts, memory_facts, resident_bytes
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from octavo.worker.model_runner import ModelRunner
@@ -25,13 +28,16 @@ _PROFILE_TOKENS = 32  # activations grow in proportion to the tokens of a step; 
 class Worker:
     """Call order: init_device, load_model, determine_available_memory, initialize_from_config, then steps."""
 
-    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, rank: int) -> None:
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace) -> None:
         self.config = config
         self.checkpoint = checkpoint
-        self.rank = rank
+        self.place = place
+        self.rank = place.rank
 
     def init_device(self) -> None:
-        self.model_runner = ModelRunner(self.config, select_ops())
+        """Meet the other workers. Raises PeerLostError when one does not come."""
+        self.groups = connect(self.place)
+        self.model_runner = ModelRunner(self.config, select_ops(), self.groups)
 
     def load_model(self) -> None:
         try:
@@ -54,7 +60,12 @@ class Worker:
         activation_bytes = self._profile()
         if cache.memory_bytes is not None:
             return cache.memory_bytes
-        facts = memory_facts()
+        facts = _own_share(memory_facts(), self.config.parallel.data_parallel_size_local)
+        facts = MemoryFacts(
+            facts.total_bytes // self.place.local_size, facts.available_bytes // self.place.local_size
+        )  # the workers of this machine are loaded by now
+        if cache.num_blocks_override is not None:
+            return facts.available_bytes  # nobody asks: the plan has so many blocks whatever is free
         if cache.memory_utilization is not None:
             budget = int(facts.total_bytes * cache.memory_utilization) - resident_bytes() - activation_bytes
             reason = f"{100 * cache.memory_utilization:.0f}% of {_gib(facts.total_bytes)} less weights and activations"
@@ -92,10 +103,27 @@ class Worker:
             ) from error
 
     def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput | None:
-        return self.model_runner.execute_model(step)
+        """Forward a step; None when `sample_tokens` must follow. Raises PeerLostError when another worker is lost."""
+        with self._others_told_of_failure():
+            return self.model_runner.execute_model(step)
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
-        return self.model_runner.sample_tokens(grammar)
+        with self._others_told_of_failure():
+            return self.model_runner.sample_tokens(grammar)
+
+    @contextmanager
+    def _others_told_of_failure(self) -> Iterator[None]:
+        """Where several compute one step, a failure of one ends all: their caches and rows no longer agree."""
+        try:
+            yield
+        except PeerLostError:
+            raise
+        except Exception as error:
+            if self.place.world_size == 1:
+                raise
+            self.groups.abort()
+            logger.exception("rank %d failed in a step", self.rank)
+            raise PeerLostError(f"rank {self.rank} failed in a step: {type(error).__name__}: {error}") from error
 
     def sleep(self, level: int) -> None:
         """Give memory back until `wake_up`: 1 the KV cache with all that is in it, 2 also the weights."""
@@ -110,7 +138,8 @@ class Worker:
         return function(self.get_model())
 
     def shutdown(self) -> None:
-        """Nothing to release beyond what garbage collection does."""
+        """Leave the other workers."""
+        self.groups.close()
 
     def _profile(self) -> int:
         """Run a small step, which also warms up threads and pages; return the largest step's activation bytes.
@@ -128,6 +157,12 @@ class Worker:
         if tape_bytes is not None:
             return tape_bytes
         return peak_bytes * -(-scheduler.max_num_batched_tokens // num_tokens)
+
+
+def _own_share(facts: MemoryFacts, num_replicas: int) -> MemoryFacts:
+    """Return what the first of several engine replicas may count on; the others will hold what it holds now."""
+    others_bytes = (num_replicas - 1) * resident_bytes()
+    return MemoryFacts(facts.total_bytes // num_replicas, (facts.available_bytes - others_bytes) // num_replicas)
 
 
 def _gib(size_bytes: int) -> str:

@@ -66,10 +66,10 @@ def test_every_norm_adds_before_it_normalises() -> None:
 
 def test_query_and_key_norms_by_head_and_over_all_heads() -> None:
     query, key = random(3, 4, 8), random(3, 2, 8, seed=1)
-    by_head = QKNorm(RMSNorm(random(8), 1e-5), RMSNorm(random(8, seed=1), 1e-5), "head")
+    by_head = QKNorm(RMSNorm(random(8), 1e-5), RMSNorm(random(8, seed=1), 1e-5), "head", range(4), range(2))
     normed, _ = by_head(query, key, OPS)
     np.testing.assert_array_equal(normed[:, 2], by_head.query(query[:, 2], OPS))
-    together = QKNorm(RMSNorm(random(32), 1e-5), RMSNorm(random(16, seed=1), 1e-5), "all_heads")
+    together = QKNorm(RMSNorm(random(32), 1e-5), RMSNorm(random(16, seed=1), 1e-5), "all_heads", range(4), range(2))
     _, normed_key = together(query, key, OPS)
     np.testing.assert_array_equal(normed_key.reshape(3, 16), together.key(key.reshape(3, 16), OPS))
 

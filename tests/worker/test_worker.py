@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from octavo.distributed.place import WorkerPlace
 from octavo.errors import ConfigError
 from octavo.platforms.cpu import MemoryFacts
 from octavo.worker import worker as worker_module
@@ -15,7 +16,7 @@ def budget(monkeypatch, activation_bytes: int = 100, **cache) -> int:
     """What a worker takes on a machine of 10,000 bytes, 5,000 of them free and 1,000 its own."""
     monkeypatch.setattr(worker_module, "memory_facts", lambda: MemoryFacts(10_000, 5_000))
     monkeypatch.setattr(worker_module, "resident_bytes", lambda: 1_000)
-    worker = Worker(fake_config(**cache), checkpoint=None, rank=0)
+    worker = Worker(fake_config(**cache), checkpoint=None, place=WorkerPlace())
     monkeypatch.setattr(worker, "_profile", lambda: activation_bytes)
     return worker.determine_available_memory()
 

@@ -1,0 +1,94 @@
+"""Which part of a decoder a worker computes: its share of each layer's heads and features, and its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.distributed.group import Group, SoloGroup
+from octavo.distributed.place import share
+from octavo.errors import ConfigError
+from octavo.models.decoder_config import DecoderConfig
+
+
+@dataclass(frozen=True)
+class ModelShare:
+    """One worker's part. As it stands: the whole model.
+
+    group: the ranks among which each layer is divided
+    stage, num_stages: layers are divided among these, in order; the first has the embeddings, the last norm and logits
+    """
+
+    group: Group = SoloGroup()
+    stage: int = 0
+    num_stages: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.num_stages - 1
+
+    def of(self, total: int, unit: int = 1) -> range:
+        """Return this rank's share of `total` features, of which each `unit` stay together."""
+        units = share(-(-total // unit), self.group.size, self.group.rank)
+        return range(units.start * unit, min(total, units.stop * unit))
+
+
+@dataclass(frozen=True)
+class HeadShare:
+    """One rank's heads: query heads, and the key/value heads that these need."""
+
+    query: range
+    kv: range
+
+
+def head_share(config: DecoderConfig, size: int, rank: int) -> HeadShare:
+    """Divide the key/value heads with their query heads; where ranks are more, several have the same key/value head."""
+    num_kv, group = config.num_kv_heads, config.num_heads // config.num_kv_heads
+    if size <= num_kv:
+        kv = share(num_kv, size, rank)
+        return HeadShare(range(kv.start * group, kv.stop * group), kv)
+    sharers = size // num_kv
+    kv_head, place = divmod(rank, sharers)
+    own = share(group, sharers, place)
+    return HeadShare(range(kv_head * group + own.start, kv_head * group + own.stop), range(kv_head, kv_head + 1))
+
+
+def stage_layers(config: DecoderConfig, num_stages: int, stage: int) -> range:
+    """Return a stage's layers, so that stages have about as many weights; the logits count as their layers' worth."""
+    num_layers = len(config.layers)
+    attention = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
+    layer_weights = config.hidden_size * (attention + (3 if config.gated_mlp else 2) * config.intermediate_size)
+    total = num_layers + config.vocab_size * config.hidden_size / layer_weights
+
+    def border(stage: int) -> int:
+        # every stage has a layer: as many as stages lie before it, and behind it
+        return min(max(round(total * stage / num_stages), stage), num_layers - (num_stages - stage))
+
+    return range(border(stage), border(stage + 1) if stage + 1 < num_stages else num_layers)
+
+
+def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
+    """Raise ConfigError when a model cannot be divided among so many."""
+    if pp_size > len(config.layers):
+        raise ConfigError(
+            f"pipeline_parallel_size={pp_size}, but {config.architecture} has {len(config.layers)} layers here, and "
+            f"every stage needs one; use at most {len(config.layers)}"
+        )
+    num_heads, num_kv = config.num_heads, config.num_kv_heads
+    if tp_size > num_heads or (tp_size > num_kv and tp_size % num_kv):
+        raise ConfigError(
+            f"tensor_parallel_size={tp_size} does not divide the {num_heads} query heads and {num_kv} key/value heads "
+            f"of {config.architecture}: it must be at most {num_kv}, or a multiple of {num_kv} up to {num_heads}"
+        )
+    smallest = min(config.intermediate_size // GROUP_FEATURES, config.vocab_size)
+    if tp_size > max(smallest, 1):
+        raise ConfigError(
+            f"tensor_parallel_size={tp_size} does not divide the {config.intermediate_size} features of "
+            f"{config.architecture}'s MLP and its {config.vocab_size} tokens: use at most {max(smallest, 1)}"
+        )
+
+
+GROUP_FEATURES = 32  # that share a scale in most formats: the least that a rank can have of an MLP
