@@ -69,18 +69,16 @@ void for_each_row(const FloatMatrix& logits, double logit_ns, const Body& body) 
 nb::object has_nan(nb::handle logits_array) {
     const FloatMatrix logits = read_logits(logits_array);
     NewArray<bool> result = new_array<bool>({logits.rows});
-    const SamplingKernels& loops = sampling_kernels();
-    nb::gil_scoped_release nogil;
-    parallel_ranges(logits.rows, static_cast<double>(logits.columns) * kMaximumNs, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) result.data[row] = loops.is_bad(logits.row(row), logits.columns);
-    });
+    for_each_row(logits, kMaximumNs, [&](RowSampler& sampler, std::int64_t row) { result.data[row] = sampler.is_bad(); });
     return result.object;
 }
 
 nb::object argmax(nb::handle logits_array) {
     const FloatMatrix logits = read_logits(logits_array);
     NewArray<std::int32_t> result = new_array<std::int32_t>({logits.rows});
-    for_each_row(logits, kMaximumNs, [&](RowSampler& sampler, std::int64_t row) { result.data[row] = sampler.argmax(); });
+    for_each_row(logits, kMaximumNs, [&](RowSampler& sampler, std::int64_t row) {
+        result.data[row] = sampler.is_bad() ? -1 : sampler.argmax();
+    });
     return result.object;
 }
 

@@ -35,16 +35,16 @@ void RowSampler::begin(const SamplingKernels& kernels, const float* x, std::int6
     x_ = x;
     count_ = count;
     maxima_.resize(static_cast<std::size_t>(num_logits_blocks(count)));
-    kernels.block_maxima(x, count, maxima_.data());
+    const bool not_finite = kernels.block_maxima(x, count, maxima_.data());
     largest_ = *std::max_element(maxima_.begin(), maxima_.end());
+    is_bad_ = not_finite || largest_ == -kInfinity;
 }
 
 std::int32_t RowSampler::argmax() const {
     const auto block = std::find(maxima_.begin(), maxima_.end(), largest_) - maxima_.begin();
     const std::int64_t begin = std::min<std::int64_t>(block * kLogitsBlock, count_ - 1);
     const std::int64_t end = std::min(begin + kLogitsBlock, count_);
-    const float* found = std::find(x_ + begin, x_ + end, largest_);
-    return static_cast<std::int32_t>(found == x_ + end ? begin : found - x_);
+    return static_cast<std::int32_t>(std::find(x_ + begin, x_ + end, largest_) - x_);
 }
 
 float RowSampler::log_sum() const { return static_cast<float>(std::log(kernels_->exp_sum(x_, count_, largest_))); }

@@ -24,6 +24,9 @@ class RowSampler {
     void begin(const SamplingKernels& kernels, const float* x, std::int64_t count);
 
     float largest() const { return largest_; }
+    // Does the row hold a NaN or +infinity, or nothing finite?
+    bool is_bad() const { return is_bad_; }
+    // The lowest index of the maximum; the row must not be bad.
     std::int32_t argmax() const;
     // log(sum(exp(x - largest))).
     float log_sum() const;
@@ -57,6 +60,7 @@ class RowSampler {
     const float* x_ = nullptr;
     std::int64_t count_ = 0;
     float largest_ = 0;
+    bool is_bad_ = false;
     std::vector<float> maxima_;  // of each block
     std::vector<float> selection_;
     std::vector<Candidate> candidates_;

@@ -28,27 +28,19 @@ OCTAVO_INLINE void store_block(const float* values, std::int64_t block, std::int
     std::memcpy(row + begin, values, static_cast<std::size_t>(size) * sizeof(float));
 }
 
-bool is_bad(const float* x, std::int64_t count) {
-    // x < infinity is false for +infinity and for NaN
+bool block_maxima(const float* x, std::int64_t count, float* maxima) {
     const Vec infinity = set(kInfinity), one = set(1.0f);
-    Vec found = set(0.0f), largest = set(-kInfinity);
-    for_each_block(x, count, [&](const float* values, std::int64_t) {
-        for (int i = 0; i < kLogitsBlock; i += kLanes) {
-            const Vec v = load(values + i);
-            found = select(less(v, infinity), found, one);
-            largest = max(v, largest);
-        }
-    });
-    return max_lanes(found) != 0.0f || max_lanes(largest) == -kInfinity;
-}
-
-void block_maxima(const float* x, std::int64_t count, float* maxima) {
+    Vec found = set(0.0f);
     for_each_block(x, count, [&](const float* values, std::int64_t block) {
         Vec largest = set(-kInfinity);
-        // with the sum so far second, max passes over a NaN
-        for (int i = 0; i < kLogitsBlock; i += kLanes) largest = max(load(values + i), largest);
+        for (int i = 0; i < kLogitsBlock; i += kLanes) {
+            const Vec v = load(values + i);
+            largest = max(v, largest);                        // with the largest so far second, max passes over a NaN
+            found = select(less(v, infinity), found, one);  // false for +infinity and for NaN
+        }
         maxima[block] = max_lanes(largest);
     });
+    return max_lanes(found) != 0.0f;
 }
 
 // exp(x), which is 0 below -104: there without computing it, by way of subnormal numbers, which takes several times as long. A
@@ -112,7 +104,7 @@ std::int32_t rank(const float* x, std::int64_t count, std::int64_t index) {
 }  // namespace
 
 extern const SamplingKernels sampling_kernels = {
-    is_bad, block_maxima, exp_sum, log_softmax, weigh, cut, rank,
+    block_maxima, exp_sum, log_softmax, weigh, cut, rank,
 };
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

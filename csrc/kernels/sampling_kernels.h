@@ -12,10 +12,8 @@ constexpr std::int64_t kLogitsBlock = 64;
 inline constexpr std::int64_t num_logits_blocks(std::int64_t count) { return (count + kLogitsBlock - 1) / kLogitsBlock; }
 
 struct SamplingKernels {
-    // Does x hold a NaN or +infinity, or nothing finite?
-    bool (*is_bad)(const float* x, std::int64_t count);
-    // maxima[b] = the largest element of block b; NaN counts as -infinity.
-    void (*block_maxima)(const float* x, std::int64_t count, float* maxima);
+    // maxima[b] = the largest element of block b; NaN counts as -infinity. Returns whether x holds a NaN or +infinity.
+    bool (*block_maxima)(const float* x, std::int64_t count, float* maxima);
     // The sum of exp(x[i] - largest).
     double (*exp_sum)(const float* x, std::int64_t count, float largest);
     // result[i] = (x[i] - largest) - log_sum.

@@ -157,9 +157,10 @@ OCTAVO_INLINE float sum_lanes(Vec v) {
 OCTAVO_INLINE float max_lanes(Vec v) {
     float lanes[kLanes];
     store(lanes, v);
-    float largest = lanes[0];
-    for (int i = 1; i < kLanes; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
-    return largest;
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    }
+    return lanes[0];
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

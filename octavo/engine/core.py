@@ -5,9 +5,8 @@ Knows requests and token ids; never text, never arrays. Runs in the front end's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from octavo.errors import EngineDeadError, OctavoError
@@ -44,6 +43,7 @@ class EngineCore:
         self._grammars = grammars
         self.before_step: Callable[[SchedulerOutput], None] | None = None
         self.dead_error: EngineDeadError | None = None
+        self._books = _Bookkeeping(self)
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
@@ -56,14 +56,14 @@ class EngineCore:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request; its tokens come out of later steps. Raises EngineDeadError when none will."""
-        with _bookkeeping(self):
+        with self._books:
             self.scheduler.add_request(Request.from_core_request(request))
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         """End these requests now and free their blocks; ids that have finished already are ignored."""
         if self.dead_error is not None:
             return
-        with _bookkeeping(self):
+        with self._books:
             self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
 
     def queue_abort(self, request_ids: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class EngineCore:
         """
         if self._undelivered:
             return self._undelivered.pop(0), False
-        with _bookkeeping(self):
+        with self._books:
             return self._step()
 
     def _step(self) -> tuple[StepOutputs, bool]:
@@ -142,11 +142,8 @@ class EngineCore:
         return outputs
 
     def _process_queued_aborts(self) -> None:
-        while True:
-            try:
-                self.abort_requests(self._queued_aborts.get_nowait())
-            except Empty:
-                return
+        while not self._queued_aborts.empty():  # nobody else takes from it
+            self.abort_requests(self._queued_aborts.get_nowait())
 
     # -- pausing and sleeping ------------------------------------------------------------------------------------------
 
@@ -221,22 +218,23 @@ class EngineCore:
         self.executor.shutdown()
 
 
-@contextmanager
-def _bookkeeping(core: EngineCore) -> Iterator[None]:
-    """End the core when what is done in here fails: blocks and requests may be half changed then."""
-    if core.dead_error is not None:
-        raise core.dead_error
-    try:
-        yield
-    except EngineDeadError as error:
-        core.dead_error = error
-        raise
-    except OctavoError:  # refused, before anything changed
-        raise
-    except Exception as error:
-        logger.exception("the engine's bookkeeping failed; it ends")
-        core.dead_error = EngineDeadError(f"the engine's bookkeeping failed: {type(error).__name__}: {error}")
-        raise core.dead_error from error
+class _Bookkeeping:
+    """Ends the core when what is done in here fails: blocks and requests may be half changed then."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+
+    def __enter__(self) -> None:
+        if self._core.dead_error is not None:
+            raise self._core.dead_error
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, EngineDeadError):
+            self._core.dead_error = error
+        elif isinstance(error, Exception) and not isinstance(error, OctavoError):  # those refuse before any change
+            logger.exception("the engine's bookkeeping failed; it ends")
+            self._core.dead_error = EngineDeadError(f"the engine's bookkeeping failed: {type(error).__name__}: {error}")
+            raise self._core.dead_error from error
 
 
 _GRAMMAR_WAIT_S = 0.01

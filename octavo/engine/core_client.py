@@ -67,7 +67,7 @@ class InprocClient:
 
     def get_output(self) -> EngineCoreOutputs:
         outputs, _ = self.engine_core.step()
-        return outputs.get(CLIENT_INDEX, EngineCoreOutputs())
+        return outputs.get(CLIENT_INDEX) or EngineCoreOutputs()
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         return self.engine_core.reset_prefix_cache(reset_running_requests)

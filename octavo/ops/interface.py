@@ -228,7 +228,7 @@ class Ops(Protocol):
         ...
 
     def argmax(self, logits: Float) -> Int:
-        """Return [R] int32, the lowest index of each row's maximum."""
+        """Return [R] int32, the lowest index of each row's maximum; -1 in rows of which `has_nan` is true."""
         ...
 
     def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:

@@ -25,9 +25,9 @@ def has_nan(logits: Float) -> Mask:
 
 
 def argmax(logits: Float) -> Int:
-    """Return [R] int32, the lowest index of each row's maximum."""
+    """Return [R] int32, the lowest index of each row's maximum; -1 in rows of which `has_nan` is true."""
     _check_logits(logits)
-    best: Int = logits.argmax(axis=1).astype(np.int32)
+    best: Int = np.where(has_nan(logits), -1, logits.argmax(axis=1)).astype(np.int32)
     return best
 
 

@@ -117,10 +117,7 @@ class SamplingRows:
     def record(self, rows: Rows, token_ids: NDArray[np.int32], features: NDArray[np.uint8]) -> None:
         """Append one sampled token to each row; features: [N], those of the rows."""
         self.num_tokens[rows] += 1
-        tracked = features & Feature.TRACKED
-        if not tracked.any():
-            return
-        for i in np.flatnonzero(tracked).tolist():
+        for i in (features & Feature.TRACKED).nonzero()[0].tolist():
             row, token_id = int(rows[i]), int(token_ids[i])
             state = self.states[row]
             state.output_ids.append(token_id)

@@ -26,6 +26,8 @@ from octavo.types.request import NO_TOKEN_LEFT
 from octavo.types.step import NewRequestData
 
 _CHANGES = Feature.EDITS | Feature.PENALTIES
+_BAD_LOGITS = "the model returned NaN or infinite logits"
+_NO_TOKEN = f"{NO_TOKEN_LEFT}masks and processors forbid all (or gave NaN)"
 
 
 @dataclass(slots=True)
@@ -44,21 +46,23 @@ class SamplerOutput:
 
 @dataclass(slots=True)
 class _Batch:
-    """The rows of one step. alive: [N] bool, not failed so far."""
+    """The rows of one step. failures: why a row got no token, by index; the others are alive."""
 
     logits: Float
     rows: NDArray[np.intp]
     features: NDArray[np.uint8]
-    alive: NDArray[np.bool_]
     failures: dict[int, str] = field(default_factory=dict)
 
     def fail(self, index: int, reason: str) -> None:
-        self.alive[index] = False
         self.failures.setdefault(index, reason)
+
+    def fail_where(self, bad: NDArray[np.bool_], reason: str) -> None:
+        for index in bad.nonzero()[0].tolist():
+            self.fail(index, reason)
 
     def having(self, feature: int) -> list[int]:
         """Return the indices of living rows that have any of the features."""
-        return np.flatnonzero(((self.features & feature) != 0) & self.alive).tolist()
+        return [i for i in (self.features & feature).nonzero()[0].tolist() if i not in self.failures]
 
 
 class Sampler:
@@ -113,11 +117,13 @@ class Sampler:
             return SamplerOutput([])
         index = np.asarray(rows, np.intp)
         features = self._rows.features[index]
-        batch = _Batch(logits, index, features, ~self._ops.has_nan(logits))
-        self._note_failures(batch, "the model returned NaN or infinite logits")
+        batch = _Batch(logits, index, features)
+        self._fail_refused(batch)
         used = int(np.bitwise_or.reduce(features))
-        wanted = batch.having(Feature.LOGPROBS) if used & Feature.LOGPROBS else []
         changes = grammar_bitmask is not None or self._custom.runs_on_batch or bool(used & _CHANGES)
+        if changes:
+            batch.fail_where(self._ops.has_nan(logits), _BAD_LOGITS)
+        wanted = batch.having(Feature.LOGPROBS) if used & Feature.LOGPROBS else []
         snapshot = None
         if wanted and self._raw:
             # a copy, since the logits are about to change; none is needed if they stay and all rows want logprobs
@@ -126,26 +132,25 @@ class Sampler:
         if changes:
             self._change(batch, grammar_bitmask)
             scaled = self._run_late_processors(batch, used)
-            batch.alive &= ~self._ops.has_nan(logits)
-            self._note_failures(batch, f"{NO_TOKEN_LEFT}masks and processors forbid all (or gave NaN)")
         token_ids = self._ops.argmax(logits)
+        output = SamplerOutput(token_ids.tolist(), failures=batch.failures)
+        if min(output.token_ids) < 0:
+            batch.fail_where(token_ids < 0, _NO_TOKEN if changes else _BAD_LOGITS)
         if used & Feature.RANDOM:
             self._draw(batch, token_ids, scaled)
-        output = SamplerOutput(token_ids.tolist(), failures=batch.failures)
+            output.token_ids = token_ids.tolist()
         if wanted:
             source = self._processed(batch, wanted, scaled) if snapshot is None else snapshot
             output.logprobs = self._collect_logprobs(batch, source, token_ids, wanted)
         if batch.failures:  # a row that fails has no token
-            index, token_ids, features = index[batch.alive], token_ids[batch.alive], features[batch.alive]
+            alive = [i for i in range(len(index)) if i not in batch.failures]
+            index, token_ids, features = index[alive], token_ids[alive], features[alive]
         self._rows.record(index, token_ids, features)
         return output
 
     # -- stages ----------------------------------------------------------------------------------------------------
 
-    def _note_failures(self, batch: _Batch, reason: str) -> None:
-        if not batch.alive.all():
-            for i in np.flatnonzero(~batch.alive).tolist():
-                batch.fail(i, reason)
+    def _fail_refused(self, batch: _Batch) -> None:
         if self._refused:
             for i, row in enumerate(batch.rows.tolist()):
                 if row in self._refused:
@@ -238,7 +243,7 @@ class Sampler:
         chosen = [
             place
             for place, i in enumerate(wanted)
-            if batch.alive[i] and not states[int(batch.rows[i])].params.is_greedy
+            if i not in batch.failures and not states[int(batch.rows[i])].params.is_greedy
         ]
         indices = [wanted[place] for place in chosen]
         rows, state = batch.rows[indices], self._rows
@@ -257,7 +262,7 @@ class Sampler:
         collected: dict[int, PackedLogprobs] = {}
         places = []
         for place, i in enumerate(wanted):
-            if not batch.alive[i]:
+            if i in batch.failures:
                 continue
             candidates = self._rows.states[int(batch.rows[i])].params.logprob_token_ids
             if candidates is None:

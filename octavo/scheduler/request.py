@@ -33,16 +33,13 @@ class RequestStatus(enum.IntEnum):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        return FINISH_REASONS.get(self)
+        return FINISH_REASONS[self]
 
 
-FINISH_REASONS = {
-    RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
-    RequestStatus.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
-    RequestStatus.FINISHED_ABORTED: FinishReason.ABORT,
-    RequestStatus.FINISHED_ERROR: FinishReason.ERROR,
-    RequestStatus.FINISHED_REPETITION: FinishReason.REPETITION,
-}
+FINISH_REASONS = (  # by status
+    *(None, None, None, None),
+    *(FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR, FinishReason.REPETITION),
+)
 
 
 @dataclass(slots=True, eq=False)

@@ -49,7 +49,7 @@ class EngineCoreEvent(msgspec.Struct, array_like=True, frozen=True):
     timestamp: float
 
 
-class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
+class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """What one step did for one request.
 
     logprobs: one position per new token; prompt_logprobs: positions 1.. of the prompt, delivered once, at its end

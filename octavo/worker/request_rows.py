@@ -17,13 +17,13 @@ from octavo.types.step import NewRequestData
 class RequestRows:
     """Arrays over rows.
 
-    token_ids: [max_num_seqs, max_model_len] int32, prompt and output so far
+    token_ids: [max_num_seqs, max_model_len + 1] int32, prompt and output so far; the last column is never read
     num_tokens, num_computed_tokens, num_prompt_tokens: [max_num_seqs] int32
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         # zeros and not empty: the system hands out zero pages only when they are touched
-        self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
+        self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self.num_tokens = np.zeros(max_num_seqs, np.int32)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int32)
         self.num_prompt_tokens = np.zeros(max_num_seqs, np.int32)
@@ -75,14 +75,10 @@ class RequestRows:
             self.num_tokens[row] = max(self.num_tokens[row], end)
 
     def append_tokens(self, rows: NDArray[np.intp], token_ids: Sequence[int]) -> None:
-        """Append one sampled token to each of the rows. A full row keeps no more: that token never runs."""
+        """Append one sampled token to each of the rows. What goes beyond a full row never runs."""
         ends = self.num_tokens[rows]
+        self.token_ids[rows, np.minimum(ends, self.token_ids.shape[1] - 1)] = token_ids
         self.num_tokens[rows] = ends + np.int32(1)
-        fits = ends < self.token_ids.shape[1]
-        if fits.all():
-            self.token_ids[rows, ends] = token_ids
-        else:
-            self.token_ids[rows[fits], ends[fits]] = np.asarray(token_ids, np.int32)[fits]
 
     def extend(self, row: int, token_ids: Sequence[int]) -> None:
         """Append sampled tokens to one row, as many as fit."""

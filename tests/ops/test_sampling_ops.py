@@ -71,13 +71,16 @@ def test_bad_rows_are_found_wherever_the_value_stands(ops: Any, width: int) -> N
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_argmax_takes_the_lowest_of_equals(ops: Any, width: int) -> None:
+def test_argmax_takes_the_lowest_of_equals_and_minus_one_in_bad_rows(ops: Any, width: int) -> None:
     logits = logits_of(9, width)
     logits[4, [width - 1, width // 2]] = 50.0
     logits[5] = -np.inf
+    logits[6, width - 1] = np.nan
+    logits[7, 0] = np.inf
     result = ops.argmax(logits)
     assert result.dtype == np.int32
-    assert result.tolist() == logits.argmax(axis=1).tolist()
+    assert result.tolist() == np.where(ops.has_nan(logits), -1, logits.argmax(axis=1)).tolist()
+    assert np.flatnonzero(result < 0).tolist() == [5, 6, 7]
 
 
 # -- log-probabilities -------------------------------------------------------------------------------------------------
