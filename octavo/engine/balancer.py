@@ -68,11 +68,11 @@ class Balancer:
         serving = {rank: load for rank, load in alive.items() if load.is_serving} or alive
         turn = (*range(self._next, self._num_replicas), *range(self._next))
         scores = {rank: serving[rank].score for rank in turn if rank in serving}
-        best = min(scores, key=lambda rank: scores[rank])  # the first of equal ones
+        best: int = min(scores, key=lambda rank: scores[rank])  # the first of equal ones
         if self._prefixes is not None:
             holders = [rank for rank in self._prefixes.holders(request) if rank in scores]
-            holder = min(holders, key=lambda rank: scores[rank], default=best)
-            if scores[holder] <= scores[best] + _AFFINITY_SLACK:
+            holder = min(holders, key=lambda rank: scores[rank], default=None)
+            if holder is not None and scores[holder] <= scores[best] + _AFFINITY_SLACK:
                 return holder
         self._next = (best + 1) % self._num_replicas
         return best

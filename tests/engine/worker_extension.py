@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
+from pathlib import Path
 
+from octavo.errors import ConfigError
 from octavo.scheduler.scheduler import Scheduler
 from octavo.worker.worker import Worker
 
@@ -53,3 +56,14 @@ class ForgetfulScheduler(Worker):
 class Killed(Worker):
     def load_model(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class OnlyOne(Worker):
+    """Only the first process that has one can start."""
+
+    def load_model(self) -> None:
+        try:
+            Path(tempfile.gettempdir(), "one").touch(exist_ok=False)
+        except FileExistsError:
+            raise ConfigError("there is no second one") from None
+        super().load_model()
