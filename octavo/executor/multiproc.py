@@ -76,7 +76,7 @@ class LocalWorkers:
             self._watch = _DeathWatch([child.lifeline_fd for child in self._children])
             self._wait_until_started()
         except BaseException:
-            self._end()
+            self.kill()
             raise
         finally:
             os.close(memory)
@@ -133,7 +133,7 @@ class LocalWorkers:
         if self._watch.gone:
             callback()
 
-    def give_up_hung(self, timeout_s: float) -> PeerLostError:
+    def describe_hang(self, timeout_s: float) -> PeerLostError:
         late = self._writer.late_readers()
         for child in self._children:
             child.ask()
@@ -147,22 +147,19 @@ class LocalWorkers:
         for rank in range(self.size):
             where = f"computes in {answers[rank]}" if rank in answers else "is stopped or stuck: it answers nothing"
             ranks.append(f"rank {rank} {where}{', and has not taken the step' if rank in late else ''}")
-        self._end()
         return PeerLostError(f"a step was not done after {timeout_s:g} s: {'; '.join(ranks)}")
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the processes, whatever they do; idempotent."""
         if self._children:
             self._writer.close()
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             for child in self._children:
                 child.wait_for_end(max(deadline - time.monotonic(), 0.0))
-            self._end()
+        self.kill()
 
-    def _end(self) -> None:
-        """Kill what is left of the processes and release everything."""
+    def kill(self) -> None:
         if hasattr(self, "_watch"):
             self._watch.stop()
         for child in self._children:

@@ -40,11 +40,17 @@ class RemoteWorkers(Protocol):
 
     def on_failure(self, callback: Callable[[], None]) -> None: ...
 
-    def give_up_hung(self, timeout_s: float) -> PeerLostError:
-        """End all workers because a step has taken so long; return an error that names those to blame."""
+    def describe_hang(self, timeout_s: float) -> PeerLostError:
+        """Return an error that tells what each worker does instead of having done the step."""
         ...
 
-    def close(self) -> None: ...
+    def kill(self) -> None:
+        """End all workers at once; idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Let the workers end by themselves, for a short while, then kill them; idempotent."""
+        ...
 
 
 class RemoteExecutor(Executor):
@@ -85,7 +91,7 @@ class RemoteExecutor(Executor):
         try:
             reply = self._in_flight[number] or self._receive(self._output_rank, number, self._step_timeout_s)
         except TimeoutError:
-            raise self._die(self.workers.give_up_hung(self._step_timeout_s or 0.0)) from None
+            raise self._die(self.workers.describe_hang(self._step_timeout_s or 0.0)) from None
         self._in_flight = {later: early for later, early in self._in_flight.items() if later > number}
         if isinstance(reply, ErrorReply):
             raise error_from_data(reply.error, RequestFailedError)
@@ -136,7 +142,7 @@ class RemoteExecutor(Executor):
         try:
             self.workers.send(command, self._step_timeout_s)
         except TimeoutError:
-            raise self._die(self.workers.give_up_hung(self._step_timeout_s or 0.0)) from None
+            raise self._die(self.workers.describe_hang(self._step_timeout_s or 0.0)) from None
         except EngineDeadError as error:
             raise self._die(error) from None
 
@@ -156,7 +162,7 @@ class RemoteExecutor(Executor):
 
     def _die(self, error: EngineDeadError) -> EngineDeadError:
         self._dead_error = self._dead_error or error
-        self.workers.close()
+        self.workers.kill()
         return self._dead_error
 
 
