@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from octavo.config import EngineArgs
+from octavo.engine.async_pooling import AsyncPooling
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import metrics_of, refuse_lora
@@ -26,6 +27,7 @@ from octavo.metrics.stats_line import StatsLine
 from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
+from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
 
 logger = get_logger(__name__)
@@ -33,7 +35,7 @@ logger = get_logger(__name__)
 PauseMode = Literal["abort", "wait", "keep"]
 
 
-class AsyncLLM:
+class AsyncLLM(AsyncPooling):
     """A model in a process of its own or in several replicas, for one event loop: the one in which it is first used.
 
     When a process dies, another takes its place and all requests go on where they were, or at once at other replicas.
@@ -124,7 +126,7 @@ class AsyncLLM:
         self,
         request_id: str,
         prompt: object,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         lora_request: object | None = None,
         tokenization_kwargs: Mapping[str, object] | None = None,
@@ -161,9 +163,7 @@ class AsyncLLM:
             processed = await asyncio.get_running_loop().run_in_executor(threads, process)
         else:
             processed = process()
-        self._streams.attach()
-        await self._streams.gate.wait()
-        return self._streams.start(processed, trace_headers, data_parallel_rank)
+        return await self.add_processed(processed, trace_headers, data_parallel_rank)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; their streams end with the finish reason "abort"."""

@@ -21,6 +21,7 @@ from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.outputs import RequestOutput
+from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
 
 
@@ -76,7 +77,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: object,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         priority: int = 0,
         arrival_time: float | None = None,

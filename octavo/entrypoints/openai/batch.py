@@ -18,17 +18,23 @@ import msgspec
 from octavo.entrypoints.openai.body import convert, load_json, warn_of_unknown
 from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
+from octavo.entrypoints.openai.embeddings import create_embeddings
 from octavo.entrypoints.openai.errors import HTTPError, as_http_error, error_body
 from octavo.entrypoints.openai.http import JSONHandler
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest
 from octavo.entrypoints.openai.protocol.common import ErrorResponse
 from octavo.entrypoints.openai.protocol.completions import CompletionRequest
+from octavo.entrypoints.openai.protocol.pooling import EmbeddingRequest, RerankRequest, ScoreRequest
+from octavo.entrypoints.openai.rerank import create_scores, rerank
 from octavo.entrypoints.openai.state import RequestContext, ServerState
 from octavo.errors import EngineDeadError, InvalidRequestError
 
 ENDPOINTS: Mapping[str, tuple[type[msgspec.Struct], JSONHandler[Any]]] = {
     "/v1/chat/completions": (ChatCompletionRequest, create_chat_completion),
     "/v1/completions": (CompletionRequest, create_completion),
+    "/v1/embeddings": (EmbeddingRequest, create_embeddings),
+    **dict.fromkeys(("/score", "/v1/score"), (ScoreRequest, create_scores)),
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), (RerankRequest, rerank)),
 }
 _LINE_FIELDS = ("custom_id", "method", "url", "body")
 

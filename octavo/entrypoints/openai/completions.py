@@ -110,32 +110,32 @@ def _params(server: ServerState, request: CompletionRequest, max_tokens: int) ->
     return to_sampling_params(server, request, max_tokens=max_tokens, logprobs=request.logprobs, overrides=overrides)
 
 
-def split_prompts(prompt: object, max_prompts: int) -> Sequence[object]:
-    """Return the prompts of a `prompt` field: a text, token ids, or a list of either; raises InvalidRequestError."""
+def split_prompts(prompt: object, max_prompts: int, name: str = "prompt") -> Sequence[object]:
+    """Return the prompts of a field: a text, token ids, or a list of either; raises InvalidRequestError."""
     if prompt is None:
-        raise InvalidRequestError("prompt is required", "prompt")
+        raise InvalidRequestError(f"{name} is required", name)
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
-        raise wrong("prompt", "text, token ids, or a list of either", prompt)
+        raise wrong(name, "text, token ids, or a list of either", prompt)
     if not prompt:
-        raise InvalidRequestError("prompt is an empty list; expected at least one token id or prompt", "prompt")
+        raise InvalidRequestError(f"{name} is an empty list; expected at least one token id or prompt", name)
     if type(prompt[0]) in (int, float, bool):
-        return [_token_ids(prompt)]
+        return [_token_ids(prompt, name)]
     if len(prompt) > max_prompts:
-        raise InvalidRequestError(f"prompt has {len(prompt)} prompts; at most {max_prompts} are allowed", "prompt")
+        raise InvalidRequestError(f"{name} has {len(prompt)} prompts; at most {max_prompts} are allowed", name)
     kind = type(prompt[0])
     if kind not in (str, list) or not all(type(item) is kind for item in prompt):
         raise InvalidRequestError(
-            "prompt must be text, token ids, or a list of either; got a list of several kinds", "prompt"
+            f"{name} must be text, token ids, or a list of either; got a list of several kinds", name
         )
-    return prompt if kind is str else [_token_ids(item) for item in prompt]
+    return prompt if kind is str else [_token_ids(item, name) for item in prompt]
 
 
-def _token_ids(values: list[object]) -> list[int]:
+def _token_ids(values: list[object], name: str) -> list[int]:
     if not set(map(type, values)) <= {int}:
         bad = next(value for value in values if type(value) is not int)
-        raise wrong("prompt", "made of integers when it is a list of token ids", bad)
+        raise wrong(name, "made of integers when it is a list of token ids", bad)
     return cast("list[int]", values)
 
 

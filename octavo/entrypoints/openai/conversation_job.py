@@ -43,6 +43,7 @@ def conversation_job(
     request: how its prompt is tokenised and queued; params: changed so that the answer can be read
     Raises InvalidRequestError or UnsupportedError.
     """
+    server.check_generates()
     answers = answers_to(server, conversation, shows_reasoning)
     text = render_conversation(server, conversation)
     answers.prepare(params, server.tokenizer, text)

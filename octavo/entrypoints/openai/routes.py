@@ -15,12 +15,32 @@ from octavo.entrypoints.openai import errors, services
 from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
 from octavo.entrypoints.openai.docs import show_docs, show_openapi
+from octavo.entrypoints.openai.embeddings import (
+    create_classification,
+    create_cohere_embeddings,
+    create_embeddings,
+    create_pooling,
+)
 from octavo.entrypoints.openai.http import ErrorResponder, JSONEndpoint, JSONHandler, PlainEndpoint, PlainHandler
 from octavo.entrypoints.openai.live_view import LiveState, show_state
 from octavo.entrypoints.openai.metrics import show_metrics
 from octavo.entrypoints.openai.page import STATIC_FILES, show_page, static_file
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest, ChatCompletionResponse
 from octavo.entrypoints.openai.protocol.completions import CompletionRequest, CompletionResponse
+from octavo.entrypoints.openai.protocol.pooling import (
+    ClassificationRequest,
+    ClassificationResponse,
+    CohereEmbedRequest,
+    CohereEmbedResponse,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    PoolingRequest,
+    PoolingResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+)
 from octavo.entrypoints.openai.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
 from octavo.entrypoints.openai.protocol.services import (
     DetokenizeRequest,
@@ -35,6 +55,7 @@ from octavo.entrypoints.openai.protocol.services import (
     TokenizerInfo,
     VersionResponse,
 )
+from octavo.entrypoints.openai.rerank import create_scores, rerank
 from octavo.entrypoints.openai.responses import (
     cancel_response,
     create_response,
@@ -82,6 +103,9 @@ def _posting(
         error_response=error_response,
     )
 
+
+SCORE_PATHS = ("/score", "/v1/score")
+RERANK_PATHS = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     _posting(
@@ -135,6 +159,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TokenCount,
         error_response=anthropic_error_response,
     ),
+    _posting("/v1/embeddings", "Embeddings of texts", create_embeddings, EmbeddingRequest, EmbeddingResponse),
+    _posting(
+        "/v2/embed", "Embeddings (Cohere's API)", create_cohere_embeddings, CohereEmbedRequest, CohereEmbedResponse
+    ),
+    _posting("/pooling", "What the model makes of texts", create_pooling, PoolingRequest, PoolingResponse),
+    _posting("/classify", "Classes of texts", create_classification, ClassificationRequest, ClassificationResponse),
+    *(_posting(path, "Scores of pairs", create_scores, ScoreRequest, ScoreResponse) for path in SCORE_PATHS),
+    *(_posting(path, "Documents by relevance", rerank, RerankRequest, RerankResponse) for path in RERANK_PATHS),
     Endpoint("/v1/models", "List the names of the model", services.list_models, response_type=ModelList),
     Endpoint("/v1/models/{model:path}", "Show one name", services.show_model, response_type=ModelCard),
     _posting("/tokenize", "Text or a conversation to ids", services.tokenize, TokenizeRequest, TokenizeResponse),

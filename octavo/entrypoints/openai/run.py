@@ -48,13 +48,15 @@ async def serve(server: ServerState, listener: socket.socket) -> None:
     web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
     ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))
-    warming = asyncio.create_task(_warm_up_grammars(server.engine))
+    tasks = [stats, ready]
+    if server.engine.model_config.pooling is None:
+        tasks.append(asyncio.create_task(_warm_up_grammars(server.engine)))
     try:
         await web.serve([listener])
     finally:
-        for task in (stats, ready, warming):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(stats, ready, warming, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _warm_up_grammars(engine: AsyncLLM) -> None:

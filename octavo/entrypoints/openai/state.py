@@ -88,6 +88,15 @@ class ServerState:
             )
         return self.tokenizer
 
+    def check_generates(self) -> None:
+        """Raise HTTPError 400 when the model pools: its endpoints are others."""
+        if self.engine.model_config.pooling is not None:
+            raise HTTPError(
+                400,
+                f"{self.model_names[0]} is a pooling model and generates no text; use /v1/embeddings, /classify, /score, "
+                "/rerank or /pooling",
+            )
+
     def _answer_formats(self) -> AnswerFormats:
         """Decide how calls and reasoning are recognised; raises ConfigError for names that nobody knows."""
         templates = self.tokenizer.chat_templates if self.tokenizer is not None else {}

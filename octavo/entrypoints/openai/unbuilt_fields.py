@@ -48,6 +48,14 @@ UNBUILT: Unbuilt = {
     "service_tier": (("auto", "default"), "there is one service tier"),
 }
 
+POOLING_UNBUILT: Unbuilt = {
+    "mm_processor_kwargs": (({},), _MULTIMODAL),
+    "padding": ((), "texts are computed without padding"),
+    "max_tokens_per_query": ((0,), "use truncate_prompt_tokens"),
+    "max_tokens_per_doc": ((0,), "use truncate_prompt_tokens"),
+    "rank_fields": (([], ["text"]), "documents are ordered by their text"),
+}
+
 
 def refuse_unbuilt(request: msgspec.Struct, unbuilt: Unbuilt = UNBUILT) -> None:
     """Raise InvalidRequestError, naming the field, if a request asks for something that is not built."""

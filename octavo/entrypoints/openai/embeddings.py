@@ -1,0 +1,182 @@
+"""/v1/embeddings, /pooling, /classify and Cohere's /v2/embed: vectors and classes of texts."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.entrypoints.openai.pooling_job import pool_inputs, pooling_usage, wants_activation
+from octavo.entrypoints.openai.protocol.pooling import (
+    ClassificationData,
+    ClassificationRequest,
+    ClassificationResponse,
+    CohereBilledUnits,
+    CohereEmbedRequest,
+    CohereEmbedResponse,
+    CohereMeta,
+    EmbeddingData,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    PoolingData,
+    PoolingRequest,
+    PoolingResponse,
+    VectorRequest,
+)
+from octavo.entrypoints.openai.state import RequestContext, ServerState
+from octavo.entrypoints.openai.unbuilt_fields import POOLING_UNBUILT, refuse_unbuilt
+from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.types.pooling import POOLING_TASKS, PoolingParams, PoolingTask
+from octavo.types.sampling_checks import wrong
+
+Array = NDArray[np.float32]
+
+
+async def create_embeddings(
+    server: ServerState, request: EmbeddingRequest, context: RequestContext
+) -> EmbeddingResponse:
+    """Return an embedding for each input."""
+    model = server.model_name(request.model)
+    refuse_unbuilt(request, POOLING_UNBUILT)
+    write = vector_writer(request)
+    params = PoolingParams(task="embed", dimensions=request.dimensions, use_activation=wants_activation(request))
+    response_id, outputs = await pool_inputs(server, request, context, params, "embd")
+    data = [EmbeddingData(index, write(output.outputs.data)) for index, output in enumerate(outputs)]
+    return EmbeddingResponse(response_id, int(time.time()), model, data, pooling_usage(server, outputs))
+
+
+async def create_pooling(server: ServerState, request: PoolingRequest, context: RequestContext) -> PoolingResponse:
+    """Return what the model makes of each input."""
+    model = server.model_name(request.model)
+    refuse_unbuilt(request, POOLING_UNBUILT)
+    write = vector_writer(request)
+    if request.task is not None and request.task not in POOLING_TASKS:
+        raise wrong("task", f"one of {', '.join(POOLING_TASKS)}", request.task)
+    params = PoolingParams(
+        task=cast("PoolingTask | None", request.task),
+        dimensions=request.dimensions,
+        use_activation=wants_activation(request),
+    )
+    response_id, outputs = await pool_inputs(server, request, context, params, "pool")
+    data = [PoolingData(index, write(output.outputs.data)) for index, output in enumerate(outputs)]
+    return PoolingResponse(response_id, int(time.time()), model, data, pooling_usage(server, outputs))
+
+
+async def create_classification(
+    server: ServerState, request: ClassificationRequest, context: RequestContext
+) -> ClassificationResponse:
+    """Return the probability of each label for each input."""
+    model = server.model_name(request.model)
+    refuse_unbuilt(request, POOLING_UNBUILT)
+    params = PoolingParams(task="classify", use_activation=wants_activation(request))
+    response_id, outputs = await pool_inputs(server, request, context, params, "classify")
+    config = server.engine.model_config.pooling
+    assert config is not None, "only a pooling model gives outputs"
+    data = []
+    for index, output in enumerate(outputs):
+        probs = output.outputs.data
+        data.append(ClassificationData(index, config.labels[int(probs.argmax())], probs.tolist(), len(probs)))
+    return ClassificationResponse(response_id, int(time.time()), model, data, pooling_usage(server, outputs))
+
+
+# -- how vectors are written -------------------------------------------------------------------------------------------
+
+
+def vector_writer(request: VectorRequest) -> Callable[[Array], Any]:
+    """Return what writes a vector as the request wants it; raises InvalidRequestError naming the field."""
+    encoding = request.encoding_format or "float"
+    dtype, endianness = request.embed_dtype or "float32", request.endianness or "native"
+    if encoding not in ("float", "base64"):
+        if encoding in ("bytes", "bytes_only"):
+            raise UnsupportedError(f"encoding_format={encoding!r} is not supported; use float or base64")
+        raise wrong("encoding_format", "float or base64", encoding)
+    if dtype not in _BYTES:
+        raise wrong("embed_dtype", f"one of {', '.join(_BYTES)}", dtype)
+    if endianness not in _ENDIANNESS:
+        raise wrong("endianness", f"one of {', '.join(_ENDIANNESS)}", endianness)
+    if encoding == "float":
+        return lambda vector: vector.tolist()
+    order = _ENDIANNESS[endianness]
+    return lambda vector: base64.b64encode(_BYTES[dtype](vector, order)).decode("ascii")
+
+
+def _bfloat16(vector: Array, order: str) -> bytes:
+    """Return the upper halves, rounded to the nearest, ties to even."""
+    bits = vector.astype("<f4").view("<u4")
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    return rounded.astype(f"{order}u2").tobytes()
+
+
+_ENDIANNESS = {"native": "<", "little": "<", "big": ">"}
+_BYTES: Mapping[str, Callable[[Array, str], bytes]] = {
+    "float32": lambda vector, order: vector.astype(f"{order}f4").tobytes(),
+    "float16": lambda vector, order: vector.astype(f"{order}f2").tobytes(),
+    "bfloat16": _bfloat16,
+}
+
+
+# -- Cohere ------------------------------------------------------------------------------------------------------------
+
+
+async def create_cohere_embeddings(
+    server: ServerState, request: CohereEmbedRequest, context: RequestContext
+) -> CohereEmbedResponse:
+    """Return embeddings in Cohere's shape."""
+    if request.inputs or request.images or not request.texts:
+        raise InvalidRequestError("texts are required; inputs and images are not supported", "texts")
+    types = request.embedding_types or ["float"]
+    for kind in types:
+        if kind not in _COHERE_TYPES:
+            raise wrong("embedding_types", f"made of {', '.join(_COHERE_TYPES)}", kind)
+    params = PoolingParams(task="embed", dimensions=request.output_dimension)
+    response_id, outputs = await pool_inputs(server, _as_embedding_request(server, request), context, params, "embd")
+    vectors = [output.outputs.data for output in outputs]
+    embeddings = {kind: [_COHERE_TYPES[kind](vector) for vector in vectors] for kind in types}
+    meta = CohereMeta(CohereBilledUnits(pooling_usage(server, outputs).prompt_tokens))
+    return CohereEmbedResponse(response_id, embeddings, request.texts, meta)
+
+
+def _as_embedding_request(server: ServerState, request: CohereEmbedRequest) -> EmbeddingRequest:
+    """Return the request in OpenAI's words. input_type names a prompt of the model's own, where it has one for it."""
+    truncate = (request.truncate or "END").upper()
+    if truncate not in ("NONE", "START", "END"):
+        raise wrong("truncate", "NONE, START or END", request.truncate)
+    limit = request.max_tokens if request.max_tokens is not None else -1
+    config = server.engine.model_config.pooling
+    prompts = config.prompts if config is not None else {}
+    kind = request.input_type
+    if kind is not None and kind not in _COHERE_PROMPTS and kind not in prompts:
+        raise wrong("input_type", f"one of {', '.join([*_COHERE_PROMPTS, *prompts])}", kind)
+    names = (kind, *_COHERE_PROMPTS.get(kind, ())) if kind is not None else ()
+    return EmbeddingRequest(
+        model=server.model_name(request.model),
+        input=request.texts,
+        truncate_prompt_tokens=None if truncate == "NONE" else limit,
+        truncation_side="left" if truncate == "START" else "right",
+        prompt_name=next((name for name in names if name in prompts), None),
+        priority=request.priority,
+    )
+
+
+def _bits(vector: Array) -> NDArray[np.uint8]:
+    return np.packbits(vector > 0)
+
+
+_COHERE_PROMPTS: Mapping[str, tuple[str, ...]] = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "classification": ("Classification",),
+    "clustering": ("Clustering",),
+}
+_COHERE_TYPES: Mapping[str, Callable[[Array], Any]] = {
+    "float": lambda vector: vector.tolist(),
+    "int8": lambda vector: np.clip(np.rint(vector * 127), -128, 127).astype(np.int8).tolist(),
+    "uint8": lambda vector: np.clip(np.rint(vector * 127) + 128, 0, 255).astype(np.uint8).tolist(),
+    "binary": lambda vector: (_bits(vector).astype(np.int16) - 128).tolist(),
+    "ubinary": lambda vector: _bits(vector).tolist(),
+    "base64": lambda vector: base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii"),
+}
