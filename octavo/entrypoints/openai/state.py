@@ -93,8 +93,8 @@ class ServerState:
         if self.engine.model_config.pooling is not None:
             raise HTTPError(
                 400,
-                f"{self.model_names[0]} is a pooling model and generates no text; use /v1/embeddings, /classify, /score, "
-                "/rerank or /pooling",
+                f"{self.model_names[0]} is a pooling model and generates no text; use /v1/embeddings, /classify, "
+                "/score, /rerank or /pooling",
             )
 
     def _answer_formats(self) -> AnswerFormats:
