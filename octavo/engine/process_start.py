@@ -22,7 +22,7 @@ from octavo.engine.data_parallel import replicas_here
 from octavo.engine.meeting_place import MeetingPlace
 from octavo.engine.replicas import Replicas, wait_for_news
 from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
-from octavo.errors import EngineDeadError
+from octavo.errors import ConfigError, EngineDeadError
 from octavo.loader import catalog
 from octavo.platforms.core_shares import core_shares
 from octavo.types.raised_error import error_from_data
@@ -72,6 +72,11 @@ class StartingProcess:
 
         policy: when to give up replacing cores; its step_timeout_s is the options'
         """
+        if args.distributed_executor_backend == "external_launcher":
+            raise ConfigError(
+                "distributed_executor_backend='external_launcher': every rank runs its own engine, in its process; use "
+                "LLM without OCTAVO_ENABLE_MULTIPROCESSING, or 'mp' or 'ray' for servers"
+            )
         self._args = args
         self._policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
         num_replicas = len(replicas_here(canonical_types(args)))
