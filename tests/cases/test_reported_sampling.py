@@ -71,6 +71,7 @@ def test_presence_and_frequency_count_the_answer(tiny):
             assert after[8].logprob == pytest.approx(before[8].logprob, abs=1e-4)
 
 
+@pytest.mark.native_ops
 def test_a_seed_fixes_the_answer_whatever_runs_beside_it(smol):
     """A generator shared by the batch made seeded answers depend on the neighbours."""
     params = SamplingParams(temperature=1, seed=42, max_tokens=16)

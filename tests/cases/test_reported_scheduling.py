@@ -84,6 +84,7 @@ def test_the_higher_priority_finishes_first_when_memory_is_short(tiny):
         assert int(finished[-1].request_id) == priorities.index(max(priorities))
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("folder", ["tiny_folder", "tiny_sliding_folder"])
 def test_a_warm_cache_changes_nothing_for_any_length(folder, request):
     """B088: the path of a cache hit differed; lengths around the block size, same prompt and shared prefix."""
@@ -141,6 +142,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(tiny):
     assert steps_to_short <= 2
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("folder", ["tiny_folder", "tiny_sliding_folder"])
 def test_a_request_is_the_same_alone_and_in_any_company(folder, request):
     """B113: tokens or log-probabilities changed with the batch, the chunks or the cache."""
@@ -161,6 +163,7 @@ def test_a_request_is_the_same_alone_and_in_any_company(folder, request):
                 assert output.outputs[0].logprobs == expected[i].logprobs  # to the last bit
 
 
+@pytest.mark.native_ops
 def test_real_model_in_a_crowd_equals_solo(smol):
     """B113: the same on SmolLM2, streamed."""
     prompts = ["The capital of France is", "1, 2, 3,", "Once upon a time, in a land", "def f(x):", "a"]

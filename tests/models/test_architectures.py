@@ -14,6 +14,7 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MptConfig,
     Olmo2Config,
     Phi3Config,
     PretrainedConfig,
@@ -103,6 +104,16 @@ CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
         attention_bias=True,
         mlp_bias=True,
         tie_word_embeddings=True,
+    ),
+    "mpt": lambda: MptConfig(vocab_size=97, d_model=64, n_heads=4, n_layers=3, max_seq_len=128, eos_token_id=2),
+    "mpt-options": lambda: MptConfig(
+        vocab_size=97,
+        d_model=72,
+        n_heads=6,  # no power of two
+        n_layers=2,
+        max_seq_len=128,
+        eos_token_id=2,
+        attn_config={"softmax_scale": 0.3},  # Transformers reads no alibi_bias_max
     ),
     "olmo2": lambda: Olmo2Config(**TINY),
     "smollm3": lambda: SmolLM3Config(**TINY, no_rope_layer_interval=2, tie_word_embeddings=True),
