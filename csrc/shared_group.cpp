@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "dispatch.h"
@@ -209,35 +211,47 @@ void SharedGroup::all_reduce(const float* x, std::int64_t count, float* out) {
     }
 }
 
-void SharedGroup::all_gather(const float* x, std::int64_t rows, std::int64_t width, float* out) {
-    const std::int64_t widest = (width + size_ - 1) / size_;
+void SharedGroup::all_gather(const float* x, std::int64_t rows, const std::vector<std::int64_t>& widths, float* out) {
+    const std::int64_t widest = *std::max_element(widths.begin(), widths.end());
+    const std::int64_t width = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
     const std::int64_t columns = std::min(widest, slot_floats_);  // of each rank in one exchange
-    const std::int64_t block = std::max<std::int64_t>(1, slot_floats_ / std::max<std::int64_t>(1, columns));
-    const Range own = tile_range(width, size_, rank_);
+    if (columns == 0) return;
+    const std::int64_t block = slot_floats_ / columns;
     for (std::int64_t row = 0; row < rows; row += block) {
         const std::int64_t num_rows = std::min(block, rows - row);
         for (std::int64_t column = 0; column < widest; column += columns) {
             // Columns [column, column + columns) of a rank's share, as far as it has them; rows of `columns` floats in its slot.
-            const auto num_columns = [&](const Range& share) {
-                return std::max<std::int64_t>(0, std::min(columns, share.end - share.begin - column));
+            const auto num_bytes = [&](std::int64_t rank) {
+                const std::int64_t left = widths[static_cast<std::size_t>(rank)] - column;
+                return static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, columns)) * sizeof(float);
             };
-            const std::int64_t own_bytes = num_columns(own) * static_cast<std::int64_t>(sizeof(float));
-            for (std::int64_t i = 0; i < num_rows; ++i) {
-                std::memcpy(slot(rank_) + i * columns, x + (row + i) * (own.end - own.begin) + column, static_cast<std::size_t>(own_bytes));
-            }
+            const std::int64_t own_width = widths[static_cast<std::size_t>(rank_)];
+            const double row_ns = kFloat_ns * static_cast<double>(columns);
+            parallel_ranges(num_rows, row_ns, [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i) {
+                    std::memcpy(slot(rank_) + i * columns, x + (row + i) * own_width + column, num_bytes(rank_));
+                }
+            });
             exchange();
-            for (std::int64_t peer = 0; peer < size_; ++peer) {
-                const Range share = tile_range(width, size_, peer);
-                const std::int64_t bytes = num_columns(share) * static_cast<std::int64_t>(sizeof(float));
-                parallel_ranges(num_rows, kFloat_ns * static_cast<double>(columns), [&](std::int64_t begin, std::int64_t end) {
-                    for (std::int64_t i = begin; i < end; ++i) {
-                        std::memcpy(out + (row + i) * width + share.begin + column, slot(peer) + i * columns, static_cast<std::size_t>(bytes));
+            parallel_ranges(num_rows, row_ns * static_cast<double>(size_), [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i) {
+                    float* to = out + (row + i) * width + column;
+                    for (std::int64_t peer = 0; peer < size_; ++peer) {
+                        std::memcpy(to, slot(peer) + i * columns, num_bytes(peer));
+                        to += widths[static_cast<std::size_t>(peer)];
                     }
-                });
-            }
+                }
+            });
             ++exchanges_;
         }
     }
+}
+
+std::int64_t SharedGroup::check_widths(const std::vector<std::int64_t>& widths) const {
+    if (static_cast<std::int64_t>(widths.size()) != size_ || *std::min_element(widths.begin(), widths.end()) < 0) {
+        raise_value_error("widths must be one for each of %lld ranks, and none negative", static_cast<long long>(size_));
+    }
+    return std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
 }
 
 void SharedGroup::broadcast(float* data, std::int64_t count, std::int64_t root) {
@@ -335,13 +349,13 @@ void bind_shared_group(nb::module_& m) {
                  with_array(array, [&](const Vector<float>& data) { group.all_reduce(data.data, data.size, data.data); });
              })
         .def("all_gather",
-             [](SharedGroup& group, nb::handle x_array, std::int64_t width) {
-                 const Range share = tile_range(width, group.size(), group.rank());
-                 const Matrix<const float> x = read_matrix<float>(x_array, "x", kAnySize, share.end - share.begin);
+             [](SharedGroup& group, nb::handle x_array, const std::vector<std::int64_t>& widths) {
+                 const std::int64_t width = group.check_widths(widths);
+                 const Matrix<const float> x = read_matrix<float>(x_array, "x", kAnySize, widths[static_cast<std::size_t>(group.rank())]);
                  if (x.rows > 1 && x.row_stride != x.columns) raise_value_error("x must be contiguous");
                  NewArray<float> out = new_array<float>({x.rows, width});
                  nb::gil_scoped_release nogil;
-                 group.all_gather(x.data, x.rows, width, out.data);
+                 group.all_gather(x.data, x.rows, widths, out.data);
                  return std::move(out.object);
              })
         .def("broadcast",

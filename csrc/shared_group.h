@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "arrays.h"
 
@@ -31,8 +32,10 @@ class SharedGroup {
 
     // out [count] = sum over ranks of x, added in their order; may be x.
     void all_reduce(const float* x, std::int64_t count, float* out);
-    // out [rows, width]: the columns tile_range(width, size, rank) of each rank, of which x holds this rank's.
-    void all_gather(const float* x, std::int64_t rows, std::int64_t width, float* out);
+    // out [rows, sum of widths]: each rank's columns side by side; x [rows, widths[rank]] holds this rank's.
+    void all_gather(const float* x, std::int64_t rows, const std::vector<std::int64_t>& widths, float* out);
+    // Raises ValueError unless there is a width for each rank; returns their sum.
+    std::int64_t check_widths(const std::vector<std::int64_t>& widths) const;
     void broadcast(float* data, std::int64_t count, std::int64_t root);
     void send(const float* data, std::int64_t count);
     void receive(float* data, std::int64_t count);

@@ -225,13 +225,14 @@ class Tape {
         });
     }
 
-    void all_gather(ViewTuple x, ViewTuple out, nb::object shared, std::int64_t width) {
+    void all_gather(ViewTuple x, ViewTuple out, nb::object shared, const std::vector<std::int64_t>& widths) {
         SharedGroup* group = const_cast<SharedGroup*>(&hold<SharedGroup>(shared));
         check_contiguous(view(x));
-        const Range share = tile_range(width, group->size(), group->rank());
-        if (view(x).columns != share.end - share.begin || view(out).columns != width) raise_value_error("all_gather has other widths");
+        if (view(out).columns != group->check_widths(widths) || view(x).columns != widths[static_cast<std::size_t>(group->rank())]) {
+            raise_value_error("all_gather has other widths");
+        }
         record("all_gather", [=, from = view(x), to = view(out)](const Step& step) {
-            group->all_gather(address(step, from), count(step, from), width, address(step, to));
+            group->all_gather(address(step, from), count(step, from), widths, address(step, to));
         });
     }
 

@@ -6,9 +6,7 @@
 
 #include <cstring>
 #include <utility>
-#include <vector>
 
-#include "dispatch.h"
 #include "gguf_blocks.h"
 
 namespace octavo {
@@ -27,59 +25,6 @@ class BlockRows final : public QuantRowSource {
 
     const BlockType& type_;
     Matrix<const std::uint8_t> blocks_;
-};
-
-float half_to_float(std::uint16_t half) {
-    float value;
-    kernels().expand(ElementKind::float16, &half, 1, &value);
-    return value;
-}
-
-// Some groups of each row of blocks. Where super-groups share a scale the part begins anywhere within one, so that each group gets
-// the product instead: an int8 times a float16, which a float32 holds exactly.
-class CutBlockRows final : public QuantRowSource {
-  public:
-    CutBlockRows(const BlockType& type, const Matrix<const std::uint8_t>& blocks, std::int64_t first, std::int64_t count)
-        : whole_(type, blocks), first_(first), count_(count) {}
-    QuantFormat format() const override {
-        QuantFormat format = whole_.format();
-        if (format.scales == ScaleKind::coarse) format.scales = ScaleKind::single;
-        return format;
-    }
-    std::int64_t num_rows() const override { return whole_.num_rows(); }
-    std::int64_t num_columns() const override { return count_; }
-
-    void read(std::int64_t index, const QuantRow& row) const override {
-        const QuantFormat format = whole_.format();
-        const auto size = static_cast<std::size_t>(whole_.num_columns());
-        std::vector<std::uint8_t> codes(size), scales(size), minimums(size);
-        std::vector<std::uint16_t> coarse_scales(size), coarse_minimums(size);
-        whole_.read(index, {codes.data(), scales.data(), coarse_scales.data(), minimums.data(), coarse_minimums.data()});
-        std::memcpy(row.codes, codes.data() + first_, static_cast<std::size_t>(count_));
-        for (std::int64_t group = 0; group < count_ / format.group; ++group) {
-            copy_scale(scales, coarse_scales, group, row.scales);
-            if (format.has_minimums) copy_scale(minimums, coarse_minimums, group, row.minimums);
-        }
-    }
-
-  private:
-    void copy_scale(const std::vector<std::uint8_t>& fine, const std::vector<std::uint16_t>& coarse, std::int64_t group,
-                    std::uint8_t* to) const {
-        const QuantFormat format = whole_.format();
-        const std::int64_t from = first_ / format.group + group;
-        if (format.scales != ScaleKind::coarse) {
-            const std::int64_t size = scale_bytes(format.scales);
-            std::memcpy(to + group * size, fine.data() + from * size, static_cast<std::size_t>(size));
-            return;
-        }
-        const std::uint16_t half = coarse[static_cast<std::size_t>(from * format.group / kQuantSuperGroup)];
-        const float scale = half_to_float(half) * static_cast<float>(static_cast<std::int8_t>(fine[static_cast<std::size_t>(from)]));
-        std::memcpy(to + group * 4, &scale, sizeof(scale));
-    }
-
-    BlockRows whole_;
-    std::int64_t first_;
-    std::int64_t count_;
 };
 
 // Elements of 2 or 4 bytes.
@@ -146,7 +91,7 @@ void WeightBuilder::add_halves(nb::object array, bool is_bfloat) {
     arrays_.push_back(std::move(array));
 }
 
-void WeightBuilder::add_blocks(const std::string& type_name, nb::object array, std::int64_t first, std::int64_t count) {
+void WeightBuilder::add_blocks(const std::string& type_name, nb::object array) {
     const BlockType* type = find_block_type(type_name.c_str());
     if (type == nullptr) raise_value_error("blocks of type %s cannot be packed", type_name.c_str());
     const Matrix<const std::uint8_t> blocks = read_matrix<std::uint8_t>(array, "blocks");
@@ -154,18 +99,9 @@ void WeightBuilder::add_blocks(const std::string& type_name, nb::object array, s
         raise_value_error("blocks of type %s must have rows of a multiple of %lld bytes, got %lld", type->name,
                           static_cast<long long>(type->block_bytes), static_cast<long long>(blocks.columns));
     }
-    const std::int64_t num_columns = blocks.columns / type->block_bytes * type->block_size;
-    if (first < 0 || count < 0 || first + count > num_columns || first % type->format.group != 0 || count % type->format.group != 0) {
-        raise_value_error("a part of rows of type %s must begin and end between groups of %d, got %lld and %lld more", type->name,
-                          type->format.group, static_cast<long long>(first), static_cast<long long>(count));
-    }
-    std::unique_ptr<QuantRowSource> rows;
-    if (count == num_columns) {
-        rows = std::make_unique<BlockRows>(*type, blocks);
-    } else {
-        rows = std::make_unique<CutBlockRows>(*type, blocks, first, count);
-    }
-    add(std::move(rows), blocks.rows, count);
+    auto rows = std::make_unique<BlockRows>(*type, blocks);
+    const std::int64_t num_columns = rows->num_columns();
+    add(std::move(rows), blocks.rows, num_columns);
     arrays_.push_back(std::move(array));
 }
 
@@ -231,7 +167,7 @@ void bind_weight_builder(nb::module_& m) {
         .def(nb::init<>())
         .def("add_floats", &WeightBuilder::add_floats, nb::arg("matrix"))
         .def("add_halves", &WeightBuilder::add_halves, nb::arg("bits"), nb::arg("is_bfloat"))
-        .def("add_blocks", &WeightBuilder::add_blocks, nb::arg("type"), nb::arg("blocks"), nb::arg("first"), nb::arg("count"))
+        .def("add_blocks", &WeightBuilder::add_blocks, nb::arg("type"), nb::arg("blocks"))
         .def("add_groups", &WeightBuilder::add_groups, nb::arg("bits"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"),
              nb::arg("minimums").none())
         .def("pack", &WeightBuilder::pack);

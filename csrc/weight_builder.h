@@ -22,8 +22,8 @@ class WeightBuilder {
     void add_floats(nb::object matrix);
     // [rows, in_features] uint16, the bits of float16 or (is_bfloat) bfloat16 numbers
     void add_halves(nb::object bits, bool is_bfloat);
-    // Rows of GGUF blocks [rows, row_bytes] uint8, of which input features first .. first + count - 1 are taken
-    void add_blocks(const std::string& type, nb::object blocks, std::int64_t first, std::int64_t count);
+    // Rows of GGUF blocks [rows, row_bytes] uint8
+    void add_blocks(const std::string& type, nb::object blocks);
     // w = scale * code + minimum: codes [rows, in_features] uint8 with the bias added (128 for 8 bits; 8 for 4 bits without
     // minimums), scales [rows, groups] and minimums (or None) float32, or float16 as uint16.
     void add_groups(int bits, int group, nb::object codes, nb::object scales, nb::object minimums);

@@ -73,6 +73,7 @@ class SchedulerConfig:
     max_num_partial_prefills: prompts that may be partly computed at the same time
     max_long_partial_prefills: of these, how many may be longer than the threshold
     reserve_full_sequence: admit a prompt only if its whole KV fits now
+    num_batches_in_flight: steps that a pipeline works on at the same time, one for each of its stages
     """
 
     max_num_batched_tokens: int
@@ -86,6 +87,7 @@ class SchedulerConfig:
     reserve_full_sequence: bool = True
     max_num_encoder_tokens: int = 0
     num_lookahead_tokens: int = 0
+    num_batches_in_flight: int = 1
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -36,11 +37,8 @@ class Group(Protocol):
         """
         ...
 
-    def all_gather(self, array: Float, width: int) -> Float:
-        """Join matrices side by side: [rows, columns] of each rank -> [rows, width], the same on all.
-
-        Rank r has the columns `share(width, size, r)`.
-        """
+    def all_gather(self, array: Float, widths: Sequence[int]) -> Float:
+        """Join matrices side by side: [rows, widths[rank]] of each rank -> [rows, sum of widths], the same on all."""
         ...
 
     def broadcast(self, array: Float, root: int) -> None:
@@ -78,7 +76,7 @@ class SoloGroup:
     def all_reduce(self, array: Float) -> None:
         """The sum over one rank is its own array."""
 
-    def all_gather(self, array: Float, width: int) -> Float:
+    def all_gather(self, array: Float, widths: Sequence[int]) -> Float:
         return array
 
     def broadcast(self, array: Float, root: int) -> None:

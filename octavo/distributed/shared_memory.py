@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from octavo import _native
@@ -37,8 +39,8 @@ class SharedMemoryGroup:
     def all_reduce(self, array: Float) -> None:
         self.native.all_reduce(_flat(array))
 
-    def all_gather(self, array: Float, width: int) -> Float:
-        return self.native.all_gather(array, width)
+    def all_gather(self, array: Float, widths: Sequence[int]) -> Float:
+        return self.native.all_gather(array, list(widths))
 
     def broadcast(self, array: Float, root: int) -> None:
         self.native.broadcast(_flat(array), root)

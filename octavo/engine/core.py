@@ -5,12 +5,13 @@ Knows requests and token ids; never text, never arrays. Runs in the front end's 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 from octavo.errors import EngineDeadError, OctavoError
-from octavo.executor.interface import Executor
+from octavo.executor.interface import Done, Executor, PendingOutput
 from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
@@ -47,7 +48,7 @@ class EngineCore:
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
-        self._undelivered: list[StepOutputs] = []  # of steps that an interrupt ended
+        self._pending: deque[tuple[SchedulerOutput, PendingOutput]] = deque()  # steps that compute, oldest first
         # what a failed step was to tell the workers: told again with the next one
         self._unsent_finished: list[str] = []
         self._unsent_preempted: list[str] = []
@@ -72,8 +73,9 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Say whether a step would have something to compute or deliver."""
-        if self._undelivered:
-            return True
+        return bool(self._pending) or self._may_schedule()
+
+    def _may_schedule(self) -> bool:
         return self.scheduler.has_unfinished_requests() and not self.is_paused and not self.sleep_level
 
     # -- step ----------------------------------------------------------------------------------------------------------
@@ -81,24 +83,21 @@ class EngineCore:
     def step(self) -> tuple[StepOutputs, bool]:
         """Schedule, execute, sample, update; return outputs per client and whether the model ran.
 
+        Where the executor works on several steps at a time, as many are started, and the oldest is waited for.
+
         A forward or a sampling that fails ends the step's requests with an error, and the others go on. Whatever else
         fails ends the core: this and all later steps raise EngineDeadError.
         """
-        if self._undelivered:
-            return self._undelivered.pop(0), False
         with self._books:
             return self._step()
 
     def _step(self) -> tuple[StepOutputs, bool]:
         self._process_queued_aborts()
-        if not self.has_work():
+        while self._may_start_another():
+            self._start_step()
+        if not self._pending:
             return {}, False
-        step = self._schedule()
-        if self.before_step is not None:
-            self.before_step(step)
-        if not step.num_scheduled_tokens and self._grammars is not None:
-            self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
-        model_output = self._execute(step)
+        step, model_output = self._finish_oldest()
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
         return self._update(step, model_output), step.total_num_scheduled_tokens > 0
@@ -111,27 +110,52 @@ class EngineCore:
             self._unsent_finished, self._unsent_preempted = [], []
         return step
 
-    def _execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+    def _may_start_another(self) -> bool:
+        if not self._pending:
+            return self._may_schedule()
+        has_room = len(self._pending) < self.executor.max_concurrent_batches
+        return has_room and self._may_schedule() and not self.scheduler.awaits_results()
+
+    def _start_step(self) -> None:
+        step = self._schedule()
+        if self.before_step is not None:
+            self.before_step(step)
+        if not step.num_scheduled_tokens and self._grammars is not None and not self._pending:
+            self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
         try:
-            return self._forward_and_sample(step)
+            pending = self.executor.submit(step, self.scheduler.get_grammar_bitmask)
         except EngineDeadError:
             raise
         except Exception as error:
-            logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
-            return self._failed(step, error_as_data(error).text)
+            pending = Done(self._failed_with(step, error))
         except BaseException:  # Ctrl-C: the books must agree with what the workers did, then it goes on
-            self._undelivered.append(self._update(step, self._failed(step, "interrupted")))
+            self._pending.append((step, Done(self._failed(step, "interrupted"))))
             raise
+        self._pending.append((step, pending))
 
-    def _forward_and_sample(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        output = self.executor.submit(step, self.scheduler.get_grammar_bitmask).result()
+    def _finish_oldest(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+        """Wait for the oldest step that computes."""
+        step, pending = self._pending.popleft()
+        try:
+            output = pending.result()
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            return step, self._failed_with(step, error)
+        except BaseException:
+            self._pending.appendleft((step, Done(self._failed(step, "interrupted"))))
+            raise
         assert output is not None, "a whole step has an output"
-        return output
+        return step, output
+
+    def _failed_with(self, step: SchedulerOutput, error: Exception) -> ModelRunnerOutput:
+        logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
+        return self._failed(step, error_as_data(error).text)
 
     def _failed(self, step: SchedulerOutput, error: str) -> ModelRunnerOutput:
         """Return the output of a step that did not end: every request in it has failed."""
-        self._unsent_finished = step.finished_request_ids
-        self._unsent_preempted = step.preempted_request_ids
+        self._unsent_finished = [*self._unsent_finished, *step.finished_request_ids]
+        self._unsent_preempted = [*self._unsent_preempted, *step.preempted_request_ids]
         return ModelRunnerOutput(failures=dict.fromkeys(step.num_scheduled_tokens, error))
 
     def _update(self, step: SchedulerOutput, model_output: ModelRunnerOutput) -> StepOutputs:

@@ -344,6 +344,7 @@ def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
         max_long_partial_prefills=_positive("max_long_partial_prefills", args.max_long_partial_prefills, 1),
         policy=policy,
         reserve_full_sequence=args.scheduler_reserve_full_isl,
+        num_batches_in_flight=args.pipeline_parallel_size,
     )
 
 

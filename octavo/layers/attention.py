@@ -8,7 +8,7 @@ from typing import Literal
 from octavo.attention.context import ForwardContext
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
-from octavo.layers.parallel import SummedLinear
+from octavo.layers.parallel import SharedLinear
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
@@ -57,7 +57,7 @@ class Attention:
 
     name: str
     qkv: Linear
-    output: Linear | SummedLinear
+    output: Linear | SharedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int

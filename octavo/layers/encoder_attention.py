@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from octavo.attention.context import ForwardContext
 from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.linear import Linear
-from octavo.layers.parallel import SummedLinear
+from octavo.layers.parallel import SharedLinear
 from octavo.ops.interface import Float, Int
 
 
@@ -17,7 +17,7 @@ class EncoderAttention:
 
     name: str
     qkv: Linear
-    output: Linear | SummedLinear
+    output: Linear | SharedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.layers.linear import Linear
-from octavo.layers.parallel import SummedLinear
+from octavo.layers.parallel import SharedLinear
 from octavo.ops.interface import Activation, Float, Ops
 
 
@@ -14,7 +14,7 @@ class GatedMLP:
     """down(act(gate(x)) * up(x)), gate and up stacked."""
 
     gate_up: Linear
-    down: Linear | SummedLinear
+    down: Linear | SharedLinear
     activation: Activation
 
     def __call__(self, x: Float, ops: Ops) -> Float:
@@ -27,7 +27,7 @@ class PlainMLP:
     """down(act(up(x)))."""
 
     up: Linear
-    down: Linear | SummedLinear
+    down: Linear | SharedLinear
     activation: Activation
 
     def __call__(self, x: Float, ops: Ops) -> Float:

@@ -1,7 +1,12 @@
-"""Projections and embeddings that ranks share: each holds a part of the table, and all end up with the same result."""
+"""Projections and embeddings that ranks share: each holds some output features, or tokens, of every table.
+
+Ranks never add up parts of a sum: each computes whole output features, from all input features, and then they exchange
+these. So the result has the same bits for any number of ranks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.distributed.group import Group
@@ -9,29 +14,24 @@ from octavo.ops.interface import Float, Int, Ops, Weight
 
 
 @dataclass(frozen=True, slots=True)
-class SummedLinear:
-    """x -> x @ weight.T + bias, where each rank has some of the input features, and one of them the bias."""
+class SharedLinear:
+    """x -> x @ weight.T + bias, of which each rank computes some columns, and gets all.
+
+    in_widths: how many columns of x each rank has; None: each has all of them
+    out_widths: how many output features each rank has
+    """
 
     weight: Weight
     bias: Float | None
+    in_widths: Sequence[int] | None
+    out_widths: Sequence[int]
     group: Group
 
     def __call__(self, x: Float, ops: Ops) -> Float:
-        """x: [T, this rank's I] -> [T, O]."""
-        return ops.all_reduce(ops.linear(x, self.weight, self.bias), self.group)
-
-
-@dataclass(frozen=True, slots=True)
-class GatheredLinear:
-    """x -> x @ weight.T, where each rank has a share of `out_features`."""
-
-    weight: Weight
-    out_features: int
-    group: Group
-
-    def __call__(self, x: Float, ops: Ops) -> Float:
-        """x: [T, I] -> [T, out_features]."""
-        return ops.all_gather(ops.linear(x, self.weight), self.group, self.out_features)
+        """x: [T, this rank's I, or all] -> [T, O]."""
+        if self.in_widths is not None:
+            x = ops.all_gather(x, self.group, self.in_widths)
+        return ops.all_gather(ops.linear(x, self.weight, self.bias), self.group, self.out_widths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ class Parameters:
         """Pack `name`.weight [rows, columns] as it is stored, or a share of its rows."""
         tensor: HostTensor = self.source.get(f"{name}.weight", (rows, columns))
         if share is not None:
-            tensor = tensor.cut(share, range(columns))
+            tensor = tensor.cut(share)
         return self.ops.pack([_matrix(tensor)])
 
     def linear(
@@ -55,23 +55,11 @@ class Parameters:
             if shares is None:
                 matrices.append(_matrix(tensor, self.transposed))
             else:
-                columns = range(in_features)
-                matrices += [_matrix(tensor.cut(rows, columns, self.transposed)) for rows in shares[index] if rows]
+                matrices += [_matrix(tensor.cut(rows, self.transposed)) for rows in shares[index] if rows]
             if vector is not None:
                 pieces = [range(size)] if shares is None else shares[index]
                 biases += [vector[rows.start : rows.stop] for rows in pieces]
         return Linear(self.ops.pack(matrices), np.concatenate(biases) if bias else None)
-
-    def part_of_inputs(
-        self, name: str, out_features: int, in_features: int, choose: Callable[[int], range]
-    ) -> tuple[Weight, range]:
-        """Pack `name`.weight for some of its input features; return it and which these are.
-
-        choose: given how many input features the format keeps together, returns whole such units
-        """
-        tensor = self._tensor(name, out_features, in_features)
-        columns = choose(tensor.column_unit)
-        return self.ops.pack([_matrix(tensor.cut(range(out_features), columns, self.transposed))]), columns
 
     def _tensor(self, name: str, out_features: int, in_features: int) -> HostTensor:
         shape = (in_features, out_features) if self.transposed else (out_features, in_features)

@@ -12,8 +12,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.loader.gguf_types import TENSOR_TYPES
-
 # GGUF types whose blocks hold groups of small integers with scales, and the elements in a group.
 GROUP_SIZES = {
     "Q4_0": 32,
@@ -30,8 +28,6 @@ GROUP_SIZES = {
     "IQ4_XS": 32,
 }  # fmt: skip
 
-_BLOCKS = {kind.name: kind for kind in TENSOR_TYPES.values()}
-
 
 @dataclass(frozen=True)
 class BlockMatrix:
@@ -39,13 +35,11 @@ class BlockMatrix:
 
     type_name: ggml's name, a key of GROUP_SIZES
     blocks: [out_features, bytes of a row] uint8
-    first_column: place of the first input feature in the blocks; the blocks may also hold more than the last one
     """
 
     type_name: str
     blocks: NDArray[np.uint8]
     in_features: int
-    first_column: int = 0
 
     @property
     def out_features(self) -> int:
@@ -55,14 +49,6 @@ class BlockMatrix:
     def group_size(self) -> int:
         return GROUP_SIZES[self.type_name]
 
-    @property
-    def block_size(self) -> int:
-        return _BLOCKS[self.type_name].block_size
-
-    @property
-    def block_bytes(self) -> int:
-        return _BLOCKS[self.type_name].block_bytes
-
     def dequantized(self) -> NDArray[np.float32]:
         """Return the weights [out_features, in_features], as the gguf package defines them."""
         from gguf import GGMLQuantizationType  # imported late: 40 ms, and only GGUF models need it
@@ -70,7 +56,7 @@ class BlockMatrix:
 
         blocks = np.require(self.blocks, requirements=["C", "A"])
         values: NDArray[np.float32] = dequantize(blocks, GGMLQuantizationType[self.type_name])
-        return values.reshape(self.out_features, -1)[:, self.first_column : self.first_column + self.in_features]
+        return values.reshape(self.out_features, self.in_features)
 
 
 @dataclass(frozen=True)

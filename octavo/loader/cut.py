@@ -1,4 +1,4 @@
-"""Parts of a checkpoint's matrices: what one of several workers keeps of them, in the format that they come in."""
+"""Parts of a checkpoint's matrices: the output features that one of several workers keeps, in their own format."""
 
 from __future__ import annotations
 
@@ -13,60 +13,35 @@ from octavo.loader.weights import HostTensor
 
 @dataclass(frozen=True)
 class CutTensor:
-    """Some output features (rows) and input features (columns) of a matrix. transposed: it is stored [in, out]."""
+    """Some output features of a matrix, [out, in]. transposed: it is stored [in, out]."""
 
     inner: HostTensor
     rows: range
-    columns: range
     transposed: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.rows), len(self.columns)
-
-    @property
-    def column_unit(self) -> int:
-        return self.inner.column_unit
+        return len(self.rows), self.inner.shape[0 if self.transposed else 1]
 
     def float32(self) -> NDArray[np.float32]:
         whole = self.inner.float32()
-        part = (whole.T if self.transposed else whole)[_slice(self.rows), _slice(self.columns)]
-        return np.ascontiguousarray(part)
+        return np.ascontiguousarray((whole.T if self.transposed else whole)[self.rows.start : self.rows.stop])
 
     def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
         whole = None if transposed else self.inner.compact(self.transposed)
-        return None if whole is None else cut_matrix(whole, self.rows, self.columns)
+        return None if whole is None else _cut_matrix(whole, slice(self.rows.start, self.rows.stop))
 
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return CutTensor(self, rows, columns, transposed)
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)
 
 
-def cut_matrix(
-    matrix: CompactMatrix | NDArray[np.float32], rows: range, columns: range
-) -> CompactMatrix | NDArray[np.float32]:
-    """Return a part of a matrix, views where that can be; columns begin and end between groups."""
-    row_slice = _slice(rows)
+def _cut_matrix(matrix: CompactMatrix | NDArray[np.float32], rows: slice) -> CompactMatrix | NDArray[np.float32]:
+    """Return some rows: every format stores them one after another, so these are views."""
     if isinstance(matrix, QuantizedMatrix):
-        groups = slice(columns.start // matrix.group_size, -(-columns.stop // matrix.group_size))
-        return replace(
-            matrix,
-            codes=matrix.codes[row_slice, _slice(columns)],
-            scales=matrix.scales[row_slice, groups],
-            minimums=None if matrix.minimums is None else matrix.minimums[row_slice, groups],
-        )
+        minimums = None if matrix.minimums is None else matrix.minimums[rows]
+        return replace(matrix, codes=matrix.codes[rows], scales=matrix.scales[rows], minimums=minimums)
     if isinstance(matrix, HalfMatrix):
-        return replace(matrix, bits=matrix.bits[row_slice, _slice(columns)])
+        return replace(matrix, bits=matrix.bits[rows])
     if isinstance(matrix, BlockMatrix):
-        size, size_bytes = matrix.block_size, matrix.block_bytes
-        blocks = slice(columns.start // size * size_bytes, -(-columns.stop // size) * size_bytes)
-        return replace(
-            matrix,
-            blocks=matrix.blocks[row_slice, blocks],
-            in_features=len(columns),
-            first_column=matrix.first_column + columns.start % size,
-        )
-    return matrix[row_slice, _slice(columns)]
-
-
-def _slice(indices: range) -> slice:
-    return slice(indices.start, indices.stop)
+        return replace(matrix, blocks=matrix.blocks[rows])
+    return matrix[rows]

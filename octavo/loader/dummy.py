@@ -57,9 +57,5 @@ class DummyTensor:
         """Random weights are float32."""
         return None
 
-    @property
-    def column_unit(self) -> int:
-        return 1
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return CutTensor(self, rows, columns, transposed)
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)

@@ -102,12 +102,8 @@ class GGUFTensor:
             _warn_of_unpacked_type(self.info.type.name, str(self.file.path))
         return None
 
-    @property
-    def column_unit(self) -> int:
-        return GROUP_SIZES.get(self.info.type.name, 1)
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return CutTensor(self, rows, columns, transposed)
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)
 
     def _undo_change(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.change is Change.TRANSPOSED:

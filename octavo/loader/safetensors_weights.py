@@ -107,12 +107,8 @@ class SafetensorsTensor:
         stored = np.frombuffer(self.file.buffer, "<u2", math.prod(self.shape), self.offset).reshape(self.shape)
         return HalfMatrix(kind, np.require(stored.T if transposed else stored, requirements=["C", "A"]))
 
-    @property
-    def column_unit(self) -> int:
-        return 1
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return CutTensor(self, rows, columns, transposed)
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)
 
 
 class SafetensorsFile:

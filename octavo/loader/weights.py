@@ -28,16 +28,8 @@ class HostTensor(Protocol):
         """
         ...
 
-    @property
-    def column_unit(self) -> int:
-        """How many input features of a matrix share what its format stores once, and so stay together."""
-        ...
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        """Return these output and input features of a matrix, [out, in]; transposed: it is stored [in, out].
-
-        columns: begin and end at multiples of `column_unit`, or where the matrix does
-        """
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        """Return these output features of a matrix, [out, in]; transposed: it is stored [in, out]."""
         ...
 
 

@@ -11,7 +11,7 @@ from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import Norm
-from octavo.layers.parallel import GatheredLinear, SharedEmbedding
+from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -71,7 +71,7 @@ class Decoder:
     position_embedding: Embedding | None
     layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
-    lm_head: Linear | GatheredLinear | None
+    lm_head: Linear | SharedLinear | None
     embedding_scale: float
     logits_scale: float
     logits_softcap: float | None

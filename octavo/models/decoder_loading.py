@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -17,7 +17,7 @@ from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
-from octavo.layers.parallel import GatheredLinear, SharedEmbedding, SummedLinear
+from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import cos_sin_table
 from octavo.loader.weights import WeightSource
@@ -66,33 +66,19 @@ def load_decoder(
         logits_scale=config.logits_scale,
         logits_softcap=config.logits_softcap,
     )
-    check_unused(weights, [*names.harmless, *_of_other_stages(names, root, share, own_layers)], config.architecture)
+    others = [index for index in range(len(config.layers)) if index not in own_layers]
+    check_unused(weights, [*names.harmless, *_of_other_stages(names, root, share, others)], config.architecture)
     return decoder
 
 
-def _of_other_stages(names: WeightNames, root: str, share: ModelShare, own_layers: range) -> list[str]:
-    """Return patterns of the tensors that other pipeline stages read."""
-    if share.num_stages == 1:
-        return []
-    own = "|".join(map(str, own_layers))
-    before, _, behind = names.layer.partition("{index}")
-    patterns = [rf"^{re.escape(root + before)}(?!(?:{own}){re.escape(behind)})\d+{re.escape(behind)}"]
+def _of_other_stages(names: WeightNames, root: str, share: ModelShare, layers: Sequence[int]) -> list[str]:
+    """Return patterns of the tensors that other pipeline stages read, which have these layers."""
+    elsewhere = [root + names.layer.format(index=index) for index in layers]
     if not share.is_first:
-        patterns += [rf"^{re.escape(root + name)}\." for name in (names.embedding, names.positions)]
+        elsewhere += [f"{root}{names.embedding}.", f"{root}{names.positions}."]
     if not share.is_last:
-        patterns += [rf"^{re.escape(name)}\." for name in (root + names.final_norm, *names.lm_heads)]
-    return patterns
-
-
-def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: str) -> None:
-    """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern."""
-    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in harmless)]
-    if unused:
-        listed = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
-        raise CheckpointError(
-            f"the checkpoint holds tensors that {architecture} with this config does not use: {listed}; "
-            "the config and the weights are not of the same model"
-        )
+        elsewhere += [f"{name}." for name in (root + names.final_norm, *names.lm_heads)]
+    return [f"^{re.escape(name)}" for name in elsewhere]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +142,10 @@ class _Loading:
             return Embedding(table)
         return SharedEmbedding(table, self.share.of(vocab_size).start, vocab_size, group)
 
-    def head(self, weight: Weight | None) -> Linear | GatheredLinear:
+    def head(self, weight: Weight | None) -> Linear | SharedLinear:
         assert weight is not None, "the last stage gives the logits"
-        group = self.share.group
-        return Linear(weight) if group.size == 1 else GatheredLinear(weight, self.config.vocab_size, group)
+        group, widths = self.share.group, self.share.widths(self.config.vocab_size)
+        return Linear(weight) if group.size == 1 else SharedLinear(weight, None, None, widths, group)
 
     def position_embedding(self) -> Embedding:
         name = f"{self.root}{self.names.positions}"
@@ -195,20 +181,16 @@ class _Loading:
         self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None
     ) -> Attention | EncoderAttention:
         config, names = self.config, self.names
-        heads = head_share(config, self.share.group.size, self.share.group.rank)
+        all_heads = [head_share(config, self.share.group.size, rank) for rank in range(self.share.group.size)]
+        heads = all_heads[self.share.group.rank]
         query, kv = (range(own.start * config.head_dim, own.stop * config.head_dim) for own in (heads.query, heads.kv))
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         projected = [query, kv, kv] if config.qk_norm != "all_heads" else [range(query_size), range(kv_size), kv]
-        output, _ = self._summed(
-            prefix + names.attention_output,
-            query_size,
-            config.output_bias,
-            lambda unit: self._head_columns(query, unit),
-        )
+        widths = [len(share.query) * config.head_dim for share in all_heads]
         attention = Attention(
             name=name,
             qkv=self._stacked(prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias, projected),
-            output=output,
+            output=self._to_hidden(prefix + names.attention_output, query_size, config.output_bias, widths),
             num_heads=len(heads.query),
             num_kv_heads=len(heads.kv),
             head_dim=config.head_dim,
@@ -220,15 +202,6 @@ class _Loading:
             alibi_slopes=self._alibi_slopes(heads.query),
         )
         return EncoderAttention.like(attention) if config.bidirectional else attention
-
-    def _head_columns(self, columns: range, unit: int) -> range:
-        if columns.start % unit or columns.stop % unit:
-            raise ConfigError(
-                f"tensor_parallel_size={self.share.group.size} gives a rank input features {columns.start} to "
-                f"{columns.stop} of attention outputs, but the checkpoint's format keeps each {unit} together; use "
-                "another size, a checkpoint of another format, or compute='exact'"
-            )
-        return columns
 
     def _alibi_slopes(self, heads: range) -> Float | None:
         if self.config.alibi_max_bias is None:
@@ -251,7 +224,8 @@ class _Loading:
     def _mlp(self, prefix: str) -> GatedMLP | PlainMLP:
         config, names = self.config, self.names
         size = config.intermediate_size
-        down, own = self._summed(prefix + names.down, size, config.mlp_bias, lambda unit: self.share.of(size, unit))
+        own = self.share.of(size)
+        down = self._to_hidden(prefix + names.down, size, config.mlp_bias, self.share.widths(size))
         if config.gated_mlp:
             gate_up = self._stacked(prefix, names.gate_up, (size, size), config.mlp_bias, [own, own])
             return GatedMLP(gate_up, down, config.activation)
@@ -275,13 +249,13 @@ class _Loading:
             pieces = [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
         return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)
 
-    def _summed(
-        self, name: str, in_features: int, bias: bool, choose: Callable[[int], range]
-    ) -> tuple[Linear | SummedLinear, range]:
-        """Read a projection to the hidden state, or this rank's input features of it; return also which these are."""
-        size, group = self.config.hidden_size, self.share.group
-        if group.size == 1:
-            return self.parameters.linear([name], [size], in_features, bias), range(in_features)
-        weight, own = self.parameters.part_of_inputs(name, size, in_features, choose)
-        vector = self.parameters.vector(f"{name}.bias", size) if bias else None
-        return SummedLinear(weight, vector if group.rank == 0 else None, group), own
+    def _to_hidden(self, name: str, in_features: int, bias: bool, in_widths: Sequence[int]) -> Linear | SharedLinear:
+        """Read a projection to the hidden state, or this rank's share of it.
+
+        in_widths: how many of the input features each rank has computed
+        """
+        size, share = self.config.hidden_size, self.share
+        if share.group.size == 1:
+            return self.parameters.linear([name], [size], in_features, bias)
+        linear = self.parameters.linear([name], [size], in_features, bias, [[share.of(size)]])
+        return SharedLinear(linear.weight, linear.bias, in_widths, share.widths(size), share.group)

@@ -30,10 +30,13 @@ class ModelShare:
     def is_last(self) -> bool:
         return self.stage == self.num_stages - 1
 
-    def of(self, total: int, unit: int = 1) -> range:
-        """Return this rank's share of `total` features, of which each `unit` stay together."""
-        units = share(-(-total // unit), self.group.size, self.group.rank)
-        return range(units.start * unit, min(total, units.stop * unit))
+    def of(self, total: int) -> range:
+        """Return this rank's share of `total` features or tokens."""
+        return share(total, self.group.size, self.group.rank)
+
+    def widths(self, total: int) -> list[int]:
+        """Return how many of `total` each rank has."""
+        return [len(share(total, self.group.size, rank)) for rank in range(self.group.size)]
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,3 @@ def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
             f"tensor_parallel_size={tp_size} does not divide the {num_heads} query heads and {num_kv} key/value heads "
             f"of {config.architecture}: it must be at most {num_kv}, or a multiple of {num_kv} up to {num_heads}"
         )
-    smallest = min(config.intermediate_size // GROUP_FEATURES, config.vocab_size)
-    if tp_size > max(smallest, 1):
-        raise ConfigError(
-            f"tensor_parallel_size={tp_size} does not divide the {config.intermediate_size} features of "
-            f"{config.architecture}'s MLP and its {config.vocab_size} tokens: use at most {max(smallest, 1)}"
-        )
-
-
-GROUP_FEATURES = 32  # that share a scale in most formats: the least that a rank can have of an MLP

@@ -216,8 +216,8 @@ class Ops(Protocol):
         """Return the sum of x [T, H] over the group's ranks, added in their order."""
         ...
 
-    def all_gather(self, x: Float, group: Group, width: int) -> Float:
-        """Return the ranks' x [T, O] side by side, [T, width]; see `Group.all_gather`."""
+    def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
+        """Return the ranks' x [T, widths[rank]] side by side, [T, sum of widths]."""
         ...
 
     # -- sampling --------------------------------------------------------------------------------------------------

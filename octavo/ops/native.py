@@ -136,8 +136,8 @@ class NativeOps:
     def all_reduce(self, x: Float, group: Group) -> Float:
         return summed(x, group)
 
-    def all_gather(self, x: Float, group: Group, width: int) -> Float:
-        return group.all_gather(x, width)
+    def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
+        return group.all_gather(x, widths)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class NativeOps:
 
 def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -> None:
     if isinstance(matrix, BlockMatrix):
-        builder.add_blocks(matrix.type_name, matrix.blocks, matrix.first_column, matrix.in_features)
+        builder.add_blocks(matrix.type_name, matrix.blocks)
     elif isinstance(matrix, QuantizedMatrix):
         bias = 0 if matrix.codes.dtype == np.uint8 else 128 if matrix.bits == 8 else 8
         codes = matrix.codes.view(np.uint8) + np.uint8(bias) if bias else matrix.codes.view(np.uint8)

@@ -6,7 +6,7 @@ allow the views that layers take. Anything else that a model does to an array ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast
@@ -320,8 +320,8 @@ class RecordingOps:
     def all_reduce(self, x: Float, group: Group) -> Float:
         return self._like(x, "all_reduce", _array(x).inner, _shared(group))
 
-    def all_gather(self, x: Float, group: Group, width: int) -> Float:
-        return self._like(x, "all_gather", (width,), _shared(group), width)
+    def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
+        return self._like(x, "all_gather", (sum(widths),), _shared(group), list(widths))
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

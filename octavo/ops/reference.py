@@ -254,8 +254,8 @@ class ReferenceOps:
     def all_reduce(self, x: Float, group: Group) -> Float:
         return summed(x, group)
 
-    def all_gather(self, x: Float, group: Group, width: int) -> Float:
-        return group.all_gather(x, width)
+    def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
+        return group.all_gather(x, widths)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 

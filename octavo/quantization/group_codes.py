@@ -39,27 +39,16 @@ class GroupCodes:
         values: NDArray[np.float32] = self.scales.astype(np.float32)[:, group_of] * differences
         return values
 
-    @property
-    def kept_group_size(self) -> int | None:
-        """The groups of `matrix`: 16 or 32, or None where these do not fit into the checkpoint's."""
-        in_features = self.codes.shape[1]
-        if self.group_size >= in_features:
-            group_size: int | None = 32
-        else:
-            group_size = next((size for size in _GROUP_SIZES if self.group_size % size == 0), None)
-        return group_size if group_size is not None and (self._is_symmetric or in_features % group_size == 0) else None
-
-    @property
-    def _is_symmetric(self) -> bool:
-        return bool(np.all(np.asarray(self.zeros) == 1 << (self.bits - 1)))
-
     def matrix(self) -> QuantizedMatrix | None:
         """Return the same weights in groups of 16 or 32, or None where these do not fit into the groups."""
-        group_size, symmetric = self.kept_group_size, self._is_symmetric
+        group_size = next((size for size in _GROUP_SIZES if self.group_size % size == 0), None)
         in_features = self.codes.shape[1]
         middle = 1 << (self.bits - 1)
+        symmetric = bool(np.all(np.asarray(self.zeros) == middle))
         one_group = self.group_size >= in_features
-        if group_size is None:
+        if one_group:
+            group_size = 32
+        if group_size is None or (not symmetric and in_features % group_size):
             return None
         num_groups = -(-in_features // group_size)
         group_of = np.zeros(num_groups, np.intp) if one_group else np.arange(num_groups) * group_size // self.group_size

@@ -90,9 +90,5 @@ class _PackedTensor:
             )
         return matrix
 
-    @property
-    def column_unit(self) -> int:
-        return self.codes.kept_group_size or 1
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return CutTensor(self, rows, columns, transposed)
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)

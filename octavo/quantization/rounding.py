@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from octavo.loader.compact import QuantizedMatrix
 from octavo.platforms.cpu import usable_cores
 
-ROUNDED_GROUP_SIZE = 32
+_GROUP_SIZE = 32
 _CHUNK = 1 << 17  # weights rounded at a time: the temporary arrays stay in the caches
 # Ranges tried for 4 bits, as shares of the group's full range: cutting its ends off makes the steps between finer.
 _INT4_RANGES = (0.76, 0.82, 0.88, 0.94, 1.0)
@@ -19,7 +19,7 @@ _INT4_RANGES = (0.76, 0.82, 0.88, 0.94, 1.0)
 
 def quantize_int8(values: NDArray[np.float32]) -> QuantizedMatrix:
     """Round to w = scale * code, code in -127 .. 127; scale float16. values: [out_features, in_features]."""
-    num_groups = -(-values.shape[1] // ROUNDED_GROUP_SIZE)
+    num_groups = -(-values.shape[1] // _GROUP_SIZE)
     codes = np.empty(values.shape, np.int8)
     scales = np.empty((values.shape[0], num_groups), np.float16)
 
@@ -32,7 +32,7 @@ def quantize_int8(values: NDArray[np.float32]) -> QuantizedMatrix:
         codes[rows] = chunk_codes.reshape(len(groups), -1)[:, : values.shape[1]]
 
     _in_parallel(round_rows, values)
-    return QuantizedMatrix(8, ROUNDED_GROUP_SIZE, codes, scales)
+    return QuantizedMatrix(8, _GROUP_SIZE, codes, scales)
 
 
 def quantize_int4(values: NDArray[np.float32]) -> QuantizedMatrix:
@@ -40,10 +40,10 @@ def quantize_int4(values: NDArray[np.float32]) -> QuantizedMatrix:
 
     Scale and minimum are float16. A matrix whose input features are no multiple of 32 is rounded to 8 bits instead.
     """
-    if values.shape[1] % ROUNDED_GROUP_SIZE:
+    if values.shape[1] % _GROUP_SIZE:
         return quantize_int8(values)
     codes = np.empty(values.shape, np.uint8)
-    scales = np.empty((values.shape[0], values.shape[1] // ROUNDED_GROUP_SIZE), np.float16)
+    scales = np.empty((values.shape[0], values.shape[1] // _GROUP_SIZE), np.float16)
     minimums = np.empty_like(scales)
 
     def round_rows(rows: slice) -> None:
@@ -51,7 +51,7 @@ def quantize_int4(values: NDArray[np.float32]) -> QuantizedMatrix:
         codes[rows] = chunk_codes.reshape(-1, values.shape[1])
 
     _in_parallel(round_rows, values)
-    return QuantizedMatrix(4, ROUNDED_GROUP_SIZE, codes, scales, minimums)
+    return QuantizedMatrix(4, _GROUP_SIZE, codes, scales, minimums)
 
 
 def _round_groups(
@@ -96,9 +96,9 @@ def _half_at_least(values: NDArray[np.float32]) -> NDArray[np.float16]:
 
 def _grouped(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return values [rows, in_features] as [rows, groups, 32], the last group filled with zeros."""
-    missing = -values.shape[1] % ROUNDED_GROUP_SIZE
+    missing = -values.shape[1] % _GROUP_SIZE
     padded = np.pad(values, ((0, 0), (0, missing))) if missing else values
-    return padded.reshape(values.shape[0], -1, ROUNDED_GROUP_SIZE)
+    return padded.reshape(values.shape[0], -1, _GROUP_SIZE)
 
 
 def _in_parallel(round_rows: Callable[[slice], None], values: NDArray[np.float32]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from octavo.config.configs import QuantizationMethod
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.loader.weights import HostTensor, WeightSource
-from octavo.quantization.rounding import ROUNDED_GROUP_SIZE, quantize_int4, quantize_int8
+from octavo.quantization.rounding import quantize_int4, quantize_int8
 
 # Not layers of the network: they are looked up by row, or give the logits, and 4 bits are too few for them.
 _TABLES = re.compile(r"(embed_tokens|wte|wpe|lm_head|embed_out|embed_positions)\.weight$")
@@ -48,12 +48,8 @@ class _ExactTensor:
         matrix = self.inner.compact(transposed)
         return matrix.dequantized() if isinstance(matrix, (BlockMatrix, QuantizedMatrix)) else matrix
 
-    @property
-    def column_unit(self) -> int:
-        return self.inner.column_unit
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return replace(self, inner=self.inner.cut(rows, columns, transposed))
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return replace(self, inner=self.inner.cut(rows, transposed))
 
 
 class QuantizingWeights:
@@ -98,9 +94,5 @@ class _QuantizedTensor:
             values = self.inner.float32().T if transposed else self.inner.float32()
         return quantize_int4(values) if self.method == "int4" else quantize_int8(values)
 
-    @property
-    def column_unit(self) -> int:
-        return max(ROUNDED_GROUP_SIZE, self.inner.column_unit)
-
-    def cut(self, rows: range, columns: range, transposed: bool = False) -> HostTensor:
-        return replace(self, inner=self.inner.cut(rows, columns, transposed))
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return replace(self, inner=self.inner.cut(rows, transposed))

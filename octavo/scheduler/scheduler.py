@@ -117,11 +117,18 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests) or bool(self._refused)
 
+    def awaits_results(self) -> bool:
+        """Say whether nothing can be scheduled before a step that is in flight returns."""
+        return not self.waiting and all(
+            request.num_in_flight and request.num_computed_tokens >= len(request.all_token_ids)
+            for request in self.running
+        )
+
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step; computed-token counts advance at once."""
-        plan = StepPlan(self.config)
+        plan = StepPlan(self.config, len(self.running) + len(self.waiting))
         self._schedule_running(plan)
         if not plan.output.preempted_request_ids:
             self._schedule_waiting(plan)
@@ -168,7 +175,7 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         others_want = len(self.running) + len(self.waiting) > 1
         index = 0
-        while index < len(self.running) and plan.tokens_left > 0:
+        while index < len(self.running) and plan.has_room:
             request = self.running[index]
             num_new = self._num_tokens_owed(request, plan, others_want)
             if num_new <= 0:
@@ -255,7 +262,7 @@ class Scheduler:
     def _schedule_waiting(self, plan: StepPlan) -> None:
         passed: list[Request] = []  # keep their places
         num_passed_over = 0
-        while self.waiting and plan.tokens_left > 0 and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and plan.has_room and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
             others_want = len(self.running) + len(self.waiting) + len(passed) > 1
             try:

@@ -14,7 +14,10 @@ class StepPlan:
     num_promised_blocks: what those prompts still need, kept from newcomers
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, num_live_requests: int) -> None:
+        """num_live_requests: running and waiting; each of several batches in flight gets an even share of them"""
+        self._is_pipelined = config.num_batches_in_flight > 1
+        self._max_requests = -(-min(num_live_requests, config.max_num_seqs) // config.num_batches_in_flight)
         self.tokens_left = config.max_num_batched_tokens
         self.encoder_tokens_left = config.max_num_encoder_tokens
         self.num_partial_prefills = 0
@@ -24,6 +27,11 @@ class StepPlan:
         self.requests: dict[str, Request] = {}  # in batch order
         self._new_blocks: dict[str, BlockIds] = {}
         self._encoder_tokens: dict[str, int] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further request may get tokens."""
+        return self.tokens_left > 0 and len(self.requests) < self._max_requests
 
     def schedule(self, request: Request, num_new_tokens: int, block_ids: BlockIds) -> None:
         """Give a request its tokens, drafts among them. block_ids: all of a newcomer's, only new ones otherwise."""
@@ -73,7 +81,12 @@ class StepPlan:
         """Settle a request that has a row on the worker and append its column."""
         columns = self.output.scheduled_cached_requests
         columns.request_ids.append(request.request_id)
-        columns.num_computed_tokens.append(self.settle(request))
+        before = self.settle(request)
+        columns.num_computed_tokens.append(before)
+        if self._is_pipelined:  # the first stages do not sample
+            after = request.num_computed_tokens
+            is_sampled = after > request.num_prompt_tokens
+            columns.new_token_ids.append(request.all_token_ids[before:after] if is_sampled else [])
         columns.new_block_ids.append(self._new_blocks[request.request_id] or None)
 
     def settle_newcomer(self, request: Request) -> None:

@@ -41,7 +41,8 @@ class CachedRequestData:
     """Columns over the requests of this step that already have a row.
 
     new_block_ids: blocks appended since last step, per request, or None
-    new_token_ids: tokens sampled by another pipeline stage; empty unless there are several stages
+    new_token_ids: the tokens to compute where sampled ones are among them; empty unless there are several pipeline
+        stages, of which only the last knows what it has sampled
     """
 
     request_ids: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Workers of several ranks in threads of this process: what they compute is the same as in processes, and starts at once."""
+"""Workers of several ranks in threads of this process: they compute the same as in processes, and start at once."""
 
 from __future__ import annotations
 

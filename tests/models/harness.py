@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from octavo.attention.context import ForwardContext
 from octavo.errors import CheckpointError
+from octavo.loader.cut import CutTensor
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import check_shape
 from octavo.models.interface import CausalLM
@@ -99,6 +100,9 @@ class ArrayTensor:
 
     def compact(self, transposed: bool = False) -> None:
         return None
+
+    def cut(self, rows: range, transposed: bool = False) -> CutTensor:
+        return CutTensor(self, rows, transposed)
 
 
 @dataclass
