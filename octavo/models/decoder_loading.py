@@ -81,6 +81,17 @@ def _of_other_stages(names: WeightNames, root: str, share: ModelShare, layers: S
     return [f"^{re.escape(name)}" for name in elsewhere]
 
 
+def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: str) -> None:
+    """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern."""
+    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in harmless)]
+    if unused:
+        listed = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
+        raise CheckpointError(
+            f"the checkpoint holds tensors that {architecture} with this config does not use: {listed}; "
+            "the config and the weights are not of the same model"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Loading:
     """One decoder while it is read."""
