@@ -55,6 +55,19 @@ def whole_number_or_text(text: str) -> int | str:
         return text
 
 
+# vLLM's
+_SHORT_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel_size": ("-tp",),
+    "pipeline_parallel_size": ("-pp",),
+    "data_parallel_size": ("-dp",),
+    "data_parallel_rank": ("-dpn",),
+    "data_parallel_start_rank": ("-dpr",),
+    "data_parallel_size_local": ("-dpl",),
+    "data_parallel_address": ("-dpa",),
+    "data_parallel_rpc_port": ("-dpp",),
+    "data_parallel_hybrid_lb": ("-dph",),
+    "data_parallel_external_lb": ("-dpe",),
+}
 _METAVARS: dict[Callable[[str], Any], str] = {
     int: "N",
     float: "X",
@@ -99,13 +112,15 @@ def add_flag(
     choices: typing.Sequence[str] | None = None,
 ) -> None:
     """Add the flag of one option; parse None: an on/off switch."""
-    flag = "--" + name.replace("_", "-")
+    flags = ["--" + name.replace("_", "-"), *_SHORT_FLAGS.get(name, ())]
     text = text.replace("%", "%%")
     if parse is None:
-        group.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+        group.add_argument(
+            *flags, dest=name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
+        )
         return
     group.add_argument(
-        flag,
+        *flags,
         dest=name,
         type=parse,
         action=action or "store",

@@ -18,8 +18,9 @@ from octavo.utils.frames import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 _ENTRY = (
-    "import json, os, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "cores = json.loads(sys.argv[4]); cores and os.sched_setaffinity(0, cores); "  # before libraries start threads
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from octavo.platforms.core_shares import take_share; "  # first: libraries start threads when they are imported
+    "take_share(int(sys.argv[4]), int(sys.argv[5])); "
     "from octavo.engine.core_proc import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 _STOP_TIMEOUT_S = 2.0
@@ -44,9 +45,9 @@ class CoreChild:
         self._input.set_hwm(0)
         self._input.linger = 0
         self._lifeline, theirs = socket.socketpair()
-        arguments = (str(theirs.fileno()), directory, json.dumps(list(map(str, sys.path))), json.dumps(start.cores))
+        arguments = [theirs.fileno(), directory, json.dumps(list(map(str, sys.path))), start.rank, start.num_replicas]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, *arguments],
+            [sys.executable, "-c", _ENTRY, *map(str, arguments)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides

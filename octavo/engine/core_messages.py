@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from octavo.errors import ConfigError, UnsupportedError
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.raised_error import RaisedError
 from octavo.types.request import EngineCoreRequest
+from octavo.utils.imports import name_of_class
 
 # -- front end to core -------------------------------------------------------------------------------------------------
 
@@ -22,15 +22,13 @@ class StartCore(msgspec.Struct):
     """What a new process gets first.
 
     options: the fields of EngineArgs; number: of this process among those of the same rank
-    rank: of the replica among those of the same front end
-    cores, max_cores: those that it may run on, and how many it may keep busy; empty, None: as the system has it
+    rank, num_replicas: of the replica among those of the same front end, which divide the cores
     """
 
     options: dict[str, Any]
     number: int
     rank: int = 0
-    cores: Sequence[int] = ()
-    max_cores: int | None = None
+    num_replicas: int = 1
 
 
 class AddRequest(msgspec.Struct, array_like=True, tag=1):
@@ -161,9 +159,7 @@ def _as_data(value: object) -> str:
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     if isinstance(value, type):
-        if value.__module__ == "__main__" or "<locals>" in value.__qualname__:
-            raise TypeError(f"{value.__qualname__} must be defined in a module that the process can import")
-        return f"{value.__module__}:{value.__qualname__}"
+        return name_of_class(value)
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 

@@ -47,7 +47,6 @@ from octavo.engine.core_messages import (
 from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError, PeerLostError
 from octavo.log import get_logger
-from octavo.platforms import cpu
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError, error_as_data
 from octavo.types.request import FinishReason
@@ -182,8 +181,6 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         start = decode_start(receive_frame(lifeline))
     except EOFError:
         _leave(directory)
-    if start.max_cores is not None:
-        cpu.limit_cores(start.max_cores)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     input_address, output_address = core_addresses(directory, start)
     output = context.socket(zmq.PUSH)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
-from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.config.option_types import canonical_types
 from octavo.engine.balancer import Balancer
@@ -24,7 +23,6 @@ from octavo.engine.replicas import Replicas, wait_for_news
 from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.loader import catalog
-from octavo.platforms.core_shares import core_shares
 from octavo.types.raised_error import error_from_data
 
 if TYPE_CHECKING:
@@ -79,16 +77,15 @@ class StartingProcess:
             )
         self._args = args
         self._policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
-        num_replicas = len(replicas_here(canonical_types(args)))
+        self._num_replicas = len(replicas_here(canonical_types(args)))
         options = options_as_data(args)
         _fetch(args.model)
         place = MeetingPlace()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        replicas = Replicas(Balancer(num_replicas, args.data_parallel_prefix_affinity))
+        replicas = Replicas(Balancer(self._num_replicas, args.data_parallel_prefix_affinity))
         self._handle = ProcessHandle(replicas, context, place)
-        self._core_shares = core_shares(num_replicas)
         try:
-            self._launch(StartCore(options, number=0))
+            self._launch(StartCore(options, number=0, num_replicas=self._num_replicas))
         except BaseException:
             self.close()
             raise
@@ -100,10 +97,10 @@ class StartingProcess:
 
             resolved = resolve(self._args)
             limits = self._wait_until_ready(rank=0)
-            for rank in range(1, len(self._core_shares)):
+            for rank in range(1, self._num_replicas):
                 first = self._handle.replicas.supervisors[0].start
                 self._launch(msgspec.structs.replace(first, number=0, rank=rank))
-            for rank in range(1, len(self._core_shares)):
+            for rank in range(1, self._num_replicas):
                 self._wait_until_ready(rank)
         except BaseException:
             self.close()
@@ -122,9 +119,6 @@ class StartingProcess:
 
     def _launch(self, start: StartCore) -> None:
         context, directory = self._handle.context, str(self._handle.place.path)
-        if len(self._core_shares) > 1:
-            share = self._core_shares[start.rank]
-            start.cores, start.max_cores = share.cores, None if envs.num_threads() else share.num_threads
         supervisor = CoreSupervisor(start, lambda start: CoreChild(context, directory, start), self._policy)
         self._handle.replicas.add(supervisor)
 
