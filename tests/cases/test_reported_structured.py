@@ -138,6 +138,7 @@ def test_b073_unicode_is_written_directly(llm: LLM):
         assert reason == "stop" and text in words
 
 
+@pytest.mark.native_ops
 def test_b075_a_mix_of_requests_leaves_each_alone(path: str):
     """Rounds of requests at random times: schemas, regex, choice, n = 2, one aborted; the plain one as if alone."""
     kinds = {"a": {"type": "integer", "minimum": 0, "maximum": 999}, "b": {"type": "boolean"}, "c": {"type": "null"}}
@@ -194,6 +195,7 @@ def test_b075_a_mix_of_requests_leaves_each_alone(path: str):
     asyncio.run(run())
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize(
     "bomb",
     [

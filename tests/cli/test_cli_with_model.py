@@ -22,6 +22,7 @@ def launch(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.native_ops
 def test_a_batch_from_standard_input_gives_what_the_python_api_gives(tmp_path):
     lines = [
         {"id": "text", "prompt": "The capital of France is", "logprobs": 1},

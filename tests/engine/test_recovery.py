@@ -113,6 +113,7 @@ def run_core(llm: LLM, requests: list) -> dict[str, list[EngineCoreOutput]]:
     return outputs
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
 def test_a_request_resubmitted_at_any_token_goes_on_to_the_same_end(fixture, request):
     """Penalties, random draws, min_tokens, bad words, logprobs, stops: nothing depends on state that a death loses."""
@@ -150,6 +151,7 @@ def said(output: EngineCoreOutput) -> tuple:
 # -- kills under load --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
 def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request, own_children):
     model = request.getfixturevalue(fixture)
@@ -196,6 +198,7 @@ def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request, o
         assert result == wanted, jobs[number]
 
 
+@pytest.mark.native_ops
 def test_a_real_model_goes_on_in_the_middle_of_its_sentence():
     options = {"max_model_len": 256, "kv_cache_memory_bytes": 2**27}
     params = SamplingParams(max_tokens=24, temperature=0.8, seed=3, repetition_penalty=1.2, logprobs=1)
@@ -368,6 +371,7 @@ def test_a_fault_in_the_scheduler_replaces_the_core_and_is_named(tiny_llama, cap
     assert "KeyError: 'a block that nobody knows'" in caplog.text
 
 
+@pytest.mark.native_ops
 def test_quick_kills_from_outside_blame_nobody(tiny_llama):
     """Under the policy that users have: who is computed at kill after kill is innocent."""
     jobs = [*jobs_of(range(200, 206)), ([7] * 400, SamplingParams(**{**LONG, "max_tokens": 20}))]
