@@ -45,7 +45,7 @@ ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packa
 # Import name -> the distribution in pyproject.toml that brings it, where they are not called alike.
 DISTRIBUTION_OF = {"huggingface_hub": "huggingface-hub", "zmq": "pyzmq", "yaml": "pyyaml"}
 # Import name -> the extra that brings it: imported inside functions only, where the option that needs it is used.
-EXTRA_OF = {"opentelemetry": "otel", "xgrammar": "xgrammar", "torch": "distributed"}
+EXTRA_OF = {"opentelemetry": "otel", "xgrammar": "xgrammar", "torch": "distributed", "ray": "ray"}
 ARRAY_FREE = ("scheduler", "kv_cache")  # bookkeeping: no NumPy, no ops
 
 MAX_MODULE_LINES = 400

@@ -63,10 +63,6 @@ class BroadcastWriter:
                 bell.settimeout(timeout_s)
                 bell.sendall(ring + message)
 
-    def late_readers(self) -> list[int]:
-        """Return the indices of readers that have not taken the last message."""
-        return [i for i in range(len(self._bells)) if self._memory.num_read(i) < self._num_written]
-
     def close(self) -> None:
         """Tell the readers that no message will come; idempotent."""
         for bell in self._bells:

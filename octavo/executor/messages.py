@@ -41,15 +41,11 @@ class CheckpointData(msgspec.Struct):
 
 
 class StartWorker(msgspec.Struct):
-    """What a worker gets first. Answered, with number 0, by a CallReply or an ErrorReply.
-
-    cores: those that it shall compute on; empty: it may use all
-    """
+    """What a worker gets first. Answered, with number 0, by a CallReply or an ErrorReply."""
 
     config: OctavoConfig
     checkpoint: CheckpointData
     place: WorkerPlace
-    cores: list[int] = []
 
 
 class RunStep(msgspec.Struct, array_like=True, tag=1):
@@ -133,10 +129,10 @@ def encode(message: StartWorker | Command | Reply) -> bytes:
     return _encoder.encode(message)
 
 
-def encode_start(config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace, cores: list[int]) -> bytes:
+def encode_start(config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace) -> bytes:
     """Return a StartWorker's bytes; raises ConfigError for options that cannot leave this process."""
     try:
-        return encode(StartWorker(config, CheckpointData.of(checkpoint), place, cores))
+        return encode(StartWorker(config, CheckpointData.of(checkpoint), place))
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration cannot be passed to a worker's process: {error}") from error
 

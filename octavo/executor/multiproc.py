@@ -10,68 +10,46 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from octavo.config import OctavoConfig, ParallelConfig
-from octavo.distributed.place import WorkerPlace
+from octavo.config import OctavoConfig
 from octavo.distributed.rendezvous import Rendezvous
 from octavo.errors import PeerLostError
 from octavo.executor.broadcast import BroadcastWriter, create_memory
 from octavo.executor.messages import Doing, ErrorReply, encode_start
-from octavo.executor.remote import Answer, RemoteExecutor
+from octavo.executor.places import worker_places
+from octavo.executor.remote import Answer, RemoteExecutor, hang_report
 from octavo.executor.worker_child import WorkerChild
 from octavo.loader.checkpoint import Checkpoint
-from octavo.platforms.core_shares import core_shares
 from octavo.types.raised_error import error_from_data
 
 _STOP_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 1.0  # a process that is not stopped says in this time what it is doing
-_PEER_TIMEOUT_SHARE = 0.9  # workers find out first which of them hangs
-_FOR_EVER_S = 1e6
 
 
 class MultiprocExecutor(RemoteExecutor):
     """Starts one process for each rank, which get their own cores."""
 
     def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
-        places = local_places(config.parallel)
-        workers = LocalWorkers(config, checkpoint, places)
-        super().__init__(workers, places[0].output_rank, config.parallel)
+        workers = LocalWorkers(config, checkpoint)
+        super().__init__(workers, config.parallel)
         self._finalizer = weakref.finalize(self, workers.close)  # also when the interpreter ends
-
-
-def local_places(parallel: ParallelConfig) -> list[WorkerPlace]:
-    """Return the places of all ranks on one machine, without an address."""
-    size, timeout_s = parallel.world_size, parallel.step_timeout_s
-    return [
-        WorkerPlace(
-            rank=rank,
-            local_rank=rank,
-            local_size=size,
-            tp_size=parallel.tensor_parallel_size,
-            pp_size=parallel.pipeline_parallel_size,
-            timeout_s=_FOR_EVER_S if timeout_s is None else timeout_s * _PEER_TIMEOUT_SHARE,
-        )
-        for rank in range(size)
-    ]
 
 
 class LocalWorkers:
     """The processes. Only `on_failure`'s callback is called from another thread."""
 
-    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, places: Sequence[WorkerPlace]) -> None:
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
         """Start all and wait until they have loaded their weights; raises what is wrong with any of them."""
-        self.size = len(places)
-        self._replies: list[deque[Answer]] = [deque() for _ in places]
+        self.size = config.parallel.world_size
+        self._replies: list[deque[Answer]] = [deque() for _ in range(self.size)]
         self._children: list[WorkerChild] = []
         self._rendezvous = Rendezvous() if self.size > 1 else None
-        if self._rendezvous is not None:
-            places = [replace(place, address=self._rendezvous.address) for place in places]
+        address = self._rendezvous.address if self._rendezvous is not None else ""
         memory = create_memory(self.size)
         try:
-            for place, share in zip(places, core_shares(self.size), strict=True):
-                start = encode_start(config, checkpoint, place, list(share.cores))
-                self._children.append(WorkerChild(place.rank, start, memory, self.size, share.num_threads))
+            for place in worker_places(config.parallel, address, ["here"] * self.size):
+                start = encode_start(config, checkpoint, place)
+                self._children.append(WorkerChild(place.rank, start, memory, self.size))
             self._writer = BroadcastWriter(memory, [child.bell for child in self._children])
             self._watch = _DeathWatch([child.lifeline_fd for child in self._children])
             self._wait_until_started()
@@ -134,7 +112,6 @@ class LocalWorkers:
             callback()
 
     def describe_hang(self, timeout_s: float) -> PeerLostError:
-        late = self._writer.late_readers()
         for child in self._children:
             child.ask()
         deadline = time.monotonic() + _ANSWER_TIMEOUT_S
@@ -143,11 +120,7 @@ class LocalWorkers:
             time.sleep(_ANSWER_TIMEOUT_S / 20)
             for child in self._children:
                 answers.update((child.rank, reply.where) for reply in child.read() if isinstance(reply, Doing))
-        ranks = []
-        for rank in range(self.size):
-            where = f"computes in {answers[rank]}" if rank in answers else "is stopped or stuck: it answers nothing"
-            ranks.append(f"rank {rank} {where}{', and has not taken the step' if rank in late else ''}")
-        return PeerLostError(f"a step was not done after {timeout_s:g} s: {'; '.join(ranks)}")
+        return hang_report(timeout_s, answers, self.size)
 
     # -- end -----------------------------------------------------------------------------------------------------------
 

@@ -56,10 +56,10 @@ class RemoteWorkers(Protocol):
 class RemoteExecutor(Executor):
     """Speaks with RemoteWorkers; not thread-safe."""
 
-    def __init__(self, workers: RemoteWorkers, output_rank: int, parallel: ParallelConfig) -> None:
+    def __init__(self, workers: RemoteWorkers, parallel: ParallelConfig) -> None:
         self.workers = workers
         self.max_concurrent_batches = parallel.pipeline_parallel_size
-        self._output_rank = output_rank
+        self._output_rank = parallel.output_rank
         self._step_timeout_s = parallel.step_timeout_s
         self._number = 0  # of the last command
         self._in_flight: dict[int, Answer | None] = {}  # steps whose result was not taken, and replies that came early
@@ -178,3 +178,12 @@ class _PendingStep:
 
     def result(self) -> ModelRunnerOutput | None:
         return self._executor.take_step(self._number) if self._samples else None
+
+
+def hang_report(timeout_s: float, answers: Mapping[int, str], size: int) -> PeerLostError:
+    """Return an error that names ranks that are silent, and says where (by rank) the others are in their program."""
+    ranks = [
+        f"rank {rank} " + (f"is at {answers[rank]}" if rank in answers else "is stopped or stuck: it answers nothing")
+        for rank in range(size)
+    ]
+    return PeerLostError(f"a step was not done after {timeout_s:g} s: {'; '.join(ranks)}")

@@ -12,12 +12,14 @@ from octavo.executor.worker_class import start_worker, worker_method
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
+ALONE = WorkerPlace()
+
 
 class UniProcExecutor(Executor):
     """Calls its worker directly: the forward runs in the calling thread, and is over when `execute_model` returns."""
 
-    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
-        self.worker = start_worker(config, checkpoint, WorkerPlace())
+    def __init__(self, config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace = ALONE) -> None:
+        self.worker = start_worker(config, checkpoint, place)
 
     def collective_rpc(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
 import signal
 import socket
@@ -12,11 +11,14 @@ import subprocess
 import sys
 
 from octavo.executor.messages import Reply, decode_reply
+from octavo.platforms.cpu import usable_cores
 from octavo.utils.frames import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 _ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from octavo.platforms.core_shares import take_share; "  # first: libraries start threads when they are imported
+    "take_share(*json.loads(sys.argv[2])); "
     "from octavo.executor.worker_proc import main; main(*json.loads(sys.argv[1]))"
 )
 _KILL_TIMEOUT_S = 5.0
@@ -25,19 +27,18 @@ _KILL_TIMEOUT_S = 5.0
 class WorkerChild:
     """One process. bell: for the broadcast of commands; lifeline_fd: readable when it says something or ends."""
 
-    def __init__(self, rank: int, start: bytes, memory_fd: int, num_workers: int, num_threads: int) -> None:
+    def __init__(self, rank: int, start: bytes, memory_fd: int, num_workers: int) -> None:
         """start: an encoded StartWorker; memory_fd: of the broadcast, in which this worker's index is its rank"""
         self.rank = rank
         self._lifeline, their_lifeline = socket.socketpair()
         self.bell, their_bell = socket.socketpair()
         inherited = [their_lifeline.fileno(), their_bell.fileno(), memory_fd]
-        arguments = [*inherited, num_workers, rank]
+        arguments = [[*inherited, num_workers, rank], [rank, num_workers, usable_cores()], list(map(str, sys.path))]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, json.dumps(arguments), json.dumps(list(map(str, sys.path)))],
+            [sys.executable, "-c", _ENTRY, *map(json.dumps, arguments)],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides
-            env={**os.environ, "OCTAVO_NUM_THREADS": str(num_threads)},
         )
         their_lifeline.close()
         their_bell.close()

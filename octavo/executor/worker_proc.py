@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -15,6 +16,8 @@ import threading
 import traceback
 from typing import NoReturn
 
+from octavo.distributed.place import WorkerPlace
+from octavo.distributed.rendezvous import shared_directory
 from octavo.executor.broadcast import BroadcastReader
 from octavo.executor.messages import CallReply, Doing, ErrorReply, StartWorker, decode_start, encode
 from octavo.log import get_logger
@@ -22,8 +25,6 @@ from octavo.types.raised_error import error_as_data
 from octavo.utils.frames import receive_frame, send_frame
 
 logger = get_logger(__name__)
-
-_NUM_SHOWN_FRAMES = 3
 
 
 def main(lifeline_fd: int, bell_fd: int, memory_fd: int, num_readers: int, index: int) -> NoReturn:
@@ -39,7 +40,7 @@ def main(lifeline_fd: int, bell_fd: int, memory_fd: int, num_readers: int, index
         start = decode_start(receive_frame(lifeline))
     except EOFError:
         _end_process(0)
-    process = _WorkerProcess(lifeline)
+    process = _WorkerProcess(lifeline, start.place)
     threading.Thread(target=process.watch, name="lifeline", daemon=True).start()
     process.run(start, commands)
 
@@ -47,8 +48,9 @@ def main(lifeline_fd: int, bell_fd: int, memory_fd: int, num_readers: int, index
 class _WorkerProcess:
     """The two threads' common state: the lifeline, on which both send."""
 
-    def __init__(self, lifeline: socket.socket) -> None:
+    def __init__(self, lifeline: socket.socket, place: WorkerPlace) -> None:
         self._lifeline = lifeline
+        self._place = place
         self._sending = threading.Lock()
 
     def watch(self) -> NoReturn:
@@ -57,14 +59,14 @@ class _WorkerProcess:
             try:
                 receive_frame(self._lifeline)
             except (EOFError, ConnectionError):
+                if self._place.address.startswith("shm:"):  # the executor may have died while its workers met
+                    shutil.rmtree(shared_directory(self._place.address), ignore_errors=True)
                 _end_process(0)
-            self._send(encode(Doing(_where_is_main_thread())))
+            self._send(encode(Doing(where_is(threading.main_thread().ident or 0))))
 
     def run(self, start: StartWorker, commands: BroadcastReader) -> NoReturn:
         """Start the worker and execute commands until no more will come."""
-        if start.cores:
-            os.sched_setaffinity(0, start.cores)  # before any thread of the native pool is there
-        if start.place.rank > 0:
+        if self._place.rank > 0:
             logging.getLogger("octavo").setLevel(logging.WARNING)  # rank 0 says the same
         from octavo.executor.worker_server import WorkerServer  # here: by now the executor's end is seen
 
@@ -92,15 +94,17 @@ class _WorkerProcess:
                 _end_process(0)
 
 
-def _where_is_main_thread() -> str:
-    """Return the innermost calls of the thread that computes."""
-    frame = sys._current_frames()[threading.main_thread().ident or 0]
-    calls = traceback.extract_stack(frame)[-_NUM_SHOWN_FRAMES:]
-    return " > ".join(f"{os.path.basename(call.filename)}:{call.lineno} {call.name}" for call in calls)
-
-
 def _end_process(status: int) -> NoReturn:
     """End without the interpreter's farewell, which would wait for threads and free memory piece by piece."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
+
+
+def where_is(thread: int) -> str:
+    """Return the innermost calls of a thread, by its identity."""
+    calls = traceback.extract_stack(sys._current_frames()[thread])[-_NUM_SHOWN_CALLS:]
+    return " > ".join(f"{os.path.basename(call.filename)}:{call.lineno} {call.name}" for call in calls)
+
+
+_NUM_SHOWN_CALLS = 3

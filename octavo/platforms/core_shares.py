@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from octavo import envs
@@ -17,39 +15,39 @@ _NODES = Path("/sys/devices/system/node")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-@dataclass(frozen=True)
-class CoreShare:
-    """What one process shall compute on. cores: logical ones to stay on; empty: all that it may use anyway."""
+def take_share(index: int, count: int, max_cores: int | None = None) -> None:
+    """Keep this process, one of `count` that were given the same cores, to its own part of them.
 
-    cores: tuple[int, ...]
-    num_threads: int
+    OCTAVO_NUM_THREADS, the threads of each, leaves it to the system where they run. Where there are too few cores, the
+    first process logs a warning. Call it before libraries are imported that start threads.
 
-
-def core_shares(count: int) -> list[CoreShare]:
-    """Divide the cores that this process may use among `count` processes; logs a warning when there are too few.
-
-    OCTAVO_NUM_THREADS, the threads of each, leaves it to the system where they run.
+    max_cores: how many all of them may keep busy, if fewer than this process finds
     """
+    if max_cores is not None:
+        cpu.limit_cores(max_cores)
     usable = cpu.usable_cores()
     wish = envs.num_threads()
     num_threads = wish or max(1, usable // count)
-    if num_threads * count > usable:
+    if index == 0 and num_threads * count > usable:
         logger.warning(
             "%d processes of %d threads compute on %d cores: they take turns, which is slower than fewer processes",
             count,
             num_threads,
             usable,
         )
-    if wish or count == 1 or count > usable or not hasattr(os, "sched_getaffinity"):
-        return [CoreShare((), num_threads)] * count
+    if wish or count == 1:
+        return
+    cpu.limit_cores(num_threads)
+    if count <= usable and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, _share_of(index, count))
+
+
+def _share_of(index: int, count: int) -> list[int]:
     groups = _neighbours(os.sched_getaffinity(0))
     if len(groups) < count:
         groups = [[core] for group in groups for core in group]
-    bounds = [len(groups) * i // count for i in range(count + 1)]
-    return [
-        CoreShare(tuple(core for group in groups[start:end] for core in group), num_threads)
-        for start, end in itertools.pairwise(bounds)
-    ]
+    own = groups[len(groups) * index // count : len(groups) * (index + 1) // count]
+    return [core for group in own for core in group]
 
 
 def _neighbours(cores: set[int]) -> list[list[int]]:

@@ -1,0 +1,55 @@
+"""What runs in a Ray actor: one worker behind the messages that workers in processes of our own understand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from octavo.executor.messages import CallReply, ErrorReply, decode_start, encode
+from octavo.executor.worker_proc import where_is
+from octavo.executor.worker_server import WorkerServer
+from octavo.platforms.core_shares import take_share
+from octavo.types.raised_error import error_as_data
+
+
+class RayWorker:
+    """One worker. Calls of `start` and `handle` come one after the other; the others in threads of their own."""
+
+    def node(self) -> str:
+        """Return Ray's name of this machine."""
+        import ray
+
+        name: str = ray.get_runtime_context().get_node_id()
+        return name
+
+    def free_address(self) -> str:
+        """Return an address on this machine at which workers of several machines can meet."""
+        import ray.util
+
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"tcp://{host}:{probe.getsockname()[1]}"
+
+    def start(self, data: bytes) -> bytes:
+        """Load the weights; answers a StartWorker."""
+        self._thread = threading.get_ident()
+        try:
+            start = decode_start(data)
+            take_share(start.place.local_rank, start.place.local_size)
+            self._server = WorkerServer(start)
+        except Exception as error:
+            return encode(ErrorReply(0, error_as_data(error)))
+        return encode(CallReply(0, None))
+
+    def handle(self, data: bytes) -> bytes | None:
+        """Execute a command; return the reply, if there is to be one."""
+        return self._server.handle(data)
+
+    def where(self) -> str:
+        """Say what the worker is doing."""
+        return where_is(self._thread)
+
+    def live(self) -> None:
+        """Return never: whoever waits for it learns of the end of this process."""
+        threading.Event().wait()
