@@ -56,6 +56,12 @@ def otlp_traces_protocol() -> str:
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or "grpc"
 
 
+def launched_rank() -> dict[str, str]:
+    """Return torchrun's RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; "" for one that is not set."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return {name: os.environ.get(name, "") for name in names}
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
     return {

@@ -7,13 +7,13 @@ requests and the same limits, so no steps have to be sent: only the start and th
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from octavo import envs
 from octavo.config import OctavoConfig, ParallelConfig
 from octavo.distributed.rendezvous import Rendezvous
 from octavo.errors import ConfigError, UnsupportedError
@@ -72,15 +72,14 @@ class _Launch:
     @classmethod
     def from_environment(cls) -> _Launch:
         """Read torchrun's variables; raises ConfigError when one is missing or no number."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        values = [os.environ.get(name, "") for name in names]
-        if not all(value.isdecimal() for value in values):
-            found = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        variables = envs.launched_rank()
+        if not all(value.isdecimal() for value in variables.values()):
             raise ConfigError(
-                f"distributed_executor_backend='external_launcher' needs torchrun's variables, got {found}; start the "
-                "program with torchrun, or leave the option out"
+                "distributed_executor_backend='external_launcher' needs torchrun's variables, got "
+                f"{', '.join(f'{name}={value!r}' for name, value in variables.items())}; start the program with "
+                "torchrun, or leave the option out"
             )
-        return cls(*map(int, values))
+        return cls(*map(int, variables.values()))
 
     def check(self, parallel: ParallelConfig) -> None:
         """Raise unless the sizes are those of the launch."""
