@@ -86,3 +86,6 @@ def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
             f"tensor_parallel_size={tp_size} does not divide the {num_heads} query heads and {num_kv} key/value heads "
             f"of {config.architecture}: it must be at most {num_kv}, or a multiple of {num_kv} up to {num_heads}"
         )
+    smallest = min(config.hidden_size, config.intermediate_size, config.vocab_size)
+    if tp_size > smallest:
+        raise ConfigError(f"tensor_parallel_size={tp_size}, but {config.architecture} has layers of {smallest} features")

@@ -183,3 +183,54 @@ def test_shutdown_reaches_the_executor():
     fake.engine.check_health()
     fake.engine.shutdown()
     assert fake.executor.is_shut_down
+
+
+# -- several steps at a time -------------------------------------------------------------------------------------------
+
+
+def pipelined(depth: int = 2, **options):
+    """An engine whose executor works on several steps at a time."""
+    fake = fake_engine(mixes, num_batches_in_flight=depth, **options)
+    fake.executor.max_concurrent_batches = depth
+    return fake
+
+
+def test_as_many_steps_are_started_as_the_executor_takes_and_results_come_in_order():
+    alone, fake = fake_engine(mixes), pipelined()
+    for engine in (alone, fake):
+        for index in range(5):
+            engine.engine.add_request(str(index), f"prompt number {index}", SamplingParams(**GREEDY, seed=index))
+    fake.engine.step()
+    assert len(fake.executor.steps) == 2
+    texts = {i: outputs[-1].outputs[0].text for i, outputs in fake.run().items()}
+    assert texts == {i: outputs[-1].outputs[0].text for i, outputs in alone.run().items()}
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
+    steps = [step for step in fake.executor.steps if step.num_scheduled_tokens]
+    assert all(len(step.num_scheduled_tokens) <= 3 for step in steps)
+
+
+def test_one_request_alone_waits_for_its_own_step():
+    fake = pipelined(3)
+    assert fake.complete("hi", **GREEDY).outputs[0].text == fake_engine(mixes).complete("hi", **GREEDY).outputs[0].text
+    assert all(step.num_scheduled_tokens for step in fake.executor.steps), "no empty steps between"
+
+
+@pytest.mark.parametrize("moment", ["before_execute", "before_sample"])
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_a_step_that_fails_among_others_ends_only_its_own_requests(moment, error):
+    fake = pipelined()
+    for request_id in "abcd":
+        fake.engine.add_request(request_id, "hi", SamplingParams(**GREEDY))
+
+    def fail_for_d(step):
+        if any(request_id.startswith("d") for request_id in step.num_scheduled_tokens):
+            setattr(fake.executor, moment, lambda step: None)
+            raise error
+
+    setattr(fake.executor, moment, fail_for_d)
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            fake.engine.step()
+    reasons = {request_id: outputs[-1].outputs[0].finish_reason for request_id, outputs in fake.run().items()}
+    assert reasons == {"a": "length", "b": "length", "c": "error", "d": "error"}
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
