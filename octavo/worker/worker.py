@@ -60,10 +60,7 @@ class Worker:
         activation_bytes = self._profile()
         if cache.memory_bytes is not None:
             return cache.memory_bytes
-        facts = _own_share(memory_facts(), self.config.parallel.data_parallel_size_local)
-        facts = MemoryFacts(
-            facts.total_bytes // self.place.local_size, facts.available_bytes // self.place.local_size
-        )  # the workers of this machine are loaded by now
+        facts = _own_share(memory_facts(), self.place.local_size, self.config.parallel.data_parallel_size_local)
         if cache.num_blocks_override is not None:
             return facts.available_bytes  # nobody asks: the plan has so many blocks whatever is free
         if cache.memory_utilization is not None:
@@ -159,10 +156,14 @@ class Worker:
         return peak_bytes * -(-scheduler.max_num_batched_tokens // num_tokens)
 
 
-def _own_share(facts: MemoryFacts, num_replicas: int) -> MemoryFacts:
-    """Return what the first of several engine replicas may count on; the others will hold what it holds now."""
-    others_bytes = (num_replicas - 1) * resident_bytes()
-    return MemoryFacts(facts.total_bytes // num_replicas, (facts.available_bytes - others_bytes) // num_replicas)
+def _own_share(facts: MemoryFacts, num_workers: int, num_replicas: int) -> MemoryFacts:
+    """Return what a worker of the first of several engine replicas may count on.
+
+    The replica's own workers are loaded by now; those of the others will hold as much.
+    """
+    others_bytes = (num_replicas - 1) * num_workers * resident_bytes()
+    count = num_workers * num_replicas
+    return MemoryFacts(facts.total_bytes // count, (facts.available_bytes - others_bytes) // count)
 
 
 def _gib(size_bytes: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from octavo.distributed.place import WorkerPlace
@@ -12,11 +14,13 @@ from octavo.worker.worker import Worker
 from tests.engine.fakes import fake_config
 
 
-def budget(monkeypatch, activation_bytes: int = 100, **cache) -> int:
+def budget(monkeypatch, activation_bytes: int = 100, num_replicas: int = 1, num_workers: int = 1, **cache) -> int:
     """What a worker takes on a machine of 10,000 bytes, 5,000 of them free and 1,000 its own."""
     monkeypatch.setattr(worker_module, "memory_facts", lambda: MemoryFacts(10_000, 5_000))
     monkeypatch.setattr(worker_module, "resident_bytes", lambda: 1_000)
-    worker = Worker(fake_config(**cache), checkpoint=None, place=WorkerPlace())
+    config = fake_config(**cache)
+    config = replace(config, parallel=replace(config.parallel, data_parallel_size_local=num_replicas))
+    worker = Worker(config, checkpoint=None, place=WorkerPlace(local_size=num_workers))
     monkeypatch.setattr(worker, "_profile", lambda: activation_bytes)
     return worker.determine_available_memory()
 
@@ -32,6 +36,13 @@ def test_a_share_of_the_machine_less_what_the_process_holds_and_activations(monk
 def test_a_share_larger_than_what_is_free_becomes_a_part_of_that(monkeypatch, caplog):
     got = budget(monkeypatch, memory_utilization=0.95, memory_share=0.5)
     assert got == 2_500 - 100 and "95%" in caplog.text and "free" in caplog.text
+
+
+def test_workers_and_replicas_of_one_machine_share_its_memory(monkeypatch):
+    assert budget(monkeypatch, memory_share=0.5, num_workers=2) == 1_250 - 100
+    assert budget(monkeypatch, memory_share=0.5, num_replicas=2) == (5_000 - 1_000) // 2 // 2 - 100
+    assert budget(monkeypatch, memory_share=0.5, num_replicas=2, num_workers=2) == (5_000 - 2_000) // 4 // 2 - 100
+    assert budget(monkeypatch, memory_utilization=0.5, num_replicas=2) == 2_500 - 1_000 - 100
 
 
 def test_explicit_bytes_are_taken_as_they_are(monkeypatch):
