@@ -26,9 +26,9 @@ _MEASURED_TOKENS = 16
 
 
 class DraftStep:
-    """Call order in a step: place, output_rows, verify (both only with guesses), propose.
+    """Call order in a step: place, verify (in place of the sampler, if there are guesses), propose.
 
-    fixed_share: see DraftLengths
+    max_logits_rows: computed at once; fixed_share: see DraftLengths
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class DraftStep:
         config: SpeculativeConfig,
         rows: RequestRows,
         sampler: Sampler,
-        max_num_seqs: int,
+        max_logits_rows: int,
         fixed_share: float,
     ) -> None:
         self._rows = rows
         self._sampler = sampler
-        self._max_logits_rows = max_num_seqs + config.num_speculative_tokens
+        self._max_logits_rows = max_logits_rows
         self._proposer = make_proposer(config)
         self._lengths = DraftLengths(
-            max_num_seqs,
+            len(rows.num_tokens),
             config.num_speculative_tokens,
             fixed_share,
             config.num_speculative_tokens_per_batch_size,
@@ -139,13 +139,15 @@ def draft_output_rows(inputs: StepInputs, sampling: NDArray[np.intp], drafts: Se
     return lines
 
 
-def measure_fixed_share(bound: BoundModel, block_sizes: Sequence[int]) -> float:
+def measure_fixed_share(bound: BoundModel, block_sizes: Sequence[int], max_tokens: int) -> float:
     """Time steps of one and of several tokens; return how many further tokens cost as much as what a step costs once.
 
     block_sizes: of the KV cache groups; what is written goes to the null block
+    max_tokens: that a step may have
     """
+    most = min(_MEASURED_TOKENS, max_tokens)
     seconds = []
-    for num_tokens in (1, _MEASURED_TOKENS):
+    for num_tokens in (1, most):
         positions = np.arange(num_tokens, dtype=np.int32)
         metadata = [
             AttentionMetadata(
@@ -163,5 +165,5 @@ def measure_fixed_share(bound: BoundModel, block_sizes: Sequence[int]) -> float:
             bound.logits(bound.forward(inputs))
             runs.append(time.perf_counter() - begin)
         seconds.append(min(runs))
-    per_token = max(seconds[1] - seconds[0], 1e-9) / (_MEASURED_TOKENS - 1)
+    per_token = max(seconds[1] - seconds[0], 1e-9) / max(most - 1, 1)
     return float(np.clip(seconds[0] / per_token - 1, 0.0, 64.0))

@@ -91,8 +91,10 @@ class ModelRunner:
             self._pooling = self._pooling_step(self.model)
         self._drafts: DraftStep | None = None
         if self._config.speculative is not None:
-            fixed_share = measure_fixed_share(self._bound, [group.spec.block_size for group in plan.groups])
-            self._drafts = DraftStep(self._config.speculative, self._rows, self._sampler, max_num_seqs, fixed_share)
+            max_rows = self._max_logits_rows()
+            max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens)
+            fixed_share = measure_fixed_share(self._bound, [group.spec.block_size for group in plan.groups], max_tokens)
+            self._drafts = DraftStep(self._config.speculative, self._rows, self._sampler, max_rows, fixed_share)
 
     def release_memory(self, weights: bool) -> None:
         """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
@@ -153,8 +155,7 @@ class ModelRunner:
         limits = TapeLimits(
             max_tokens=max_tokens,
             max_output_rows=max_tokens,
-            # a pooling model may score every token
-            max_logits_rows=scheduler.max_num_seqs if self._config.model.pooling is None else max_tokens,
+            max_logits_rows=self._max_logits_rows(),
             hidden_size=self.model.facts.hidden_size,
             num_groups=max(1, len(layer_groups)),
             takes_hidden=not self._border.is_first,
@@ -162,6 +163,12 @@ class ModelRunner:
         eager = self._config.model.enforce_eager or not self._groups.tensor.in_tape
         groups = layer_groups or [()]
         return bind_model(self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits())
+
+    def _max_logits_rows(self) -> int:
+        scheduler, speculative = self._config.scheduler, self._config.speculative
+        if self._config.model.pooling is not None:
+            return scheduler.max_num_batched_tokens  # every token may be scored
+        return scheduler.max_num_seqs + (0 if speculative is None else speculative.num_speculative_tokens)
 
     def _gives_logits(self) -> bool:
         has_head = not isinstance(self.model, PoolingModel) or len(self.model.steps) > 0
