@@ -77,6 +77,7 @@ async def final(engine, prompt, params: SamplingParams, request_id="r"):
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("n", [1, 3])
 def test_deltas_join_to_what_the_other_kinds_say(engine, run, n):
     options = {"n": n, "temperature": 1.0, "seed": 5, "logprobs": 2, "prompt_logprobs": 1, "ignore_eos": True}
@@ -95,6 +96,7 @@ def test_deltas_join_to_what_the_other_kinds_say(engine, run, n):
     assert [output.finished for output in deltas].count(True) == 1 and deltas[-1].finished
 
 
+@pytest.mark.native_ops
 def test_a_hundred_streams_at_once_equal_their_solo_runs(engine, run, tiny_llama):
     workloads = [random_workload(seed) for seed in range(20)]
     jobs = [job for workload in workloads for job in zip(workload.prompts, workload.params, strict=True)][:100]
@@ -158,6 +160,7 @@ def test_bad_requests_raise_before_anything_runs(engine, run):
 # -- consumers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("kind", [DELTA, CUMULATIVE])
 def test_a_slow_consumer_gets_few_merged_outputs_and_holds_up_nobody(engine, run, kind):
     params = params_of(kind, **{**SLOW, "max_tokens": 100, "logprobs": 1})

@@ -180,6 +180,7 @@ def test_a_start_that_is_given_up_leaves_nothing(tiny_llama, own_children):
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 def test_llm_goes_on_when_its_process_is_killed(tiny_llama):
     workload = random_workload(11)
     expected = LLM(str(tiny_llama), **SMALL).generate(workload.prompts, workload.params, use_tqdm=False)

@@ -96,6 +96,7 @@ def test_what_cannot_be_enforced_is_refused_before_anything_runs(llm: LLM):
     assert run(llm, wish(json=PERSON)).finish_reason == "stop"
 
 
+@pytest.mark.native_ops
 def test_constrained_tokens_are_the_same_alone_and_in_a_crowd(llm: LLM):
     """The neighbours have other grammars, none, or are several; the KV cache is small enough for preemptions."""
     wishes = [
@@ -117,6 +118,7 @@ def test_constrained_tokens_are_the_same_alone_and_in_a_crowd(llm: LLM):
     assert len(both) == 2 and all(set(person) == {"name", "age"} for person in both)
 
 
+@pytest.mark.native_ops
 def test_grammars_survive_preemption(path: str):
     """8 requests of up to 100 tokens in a cache of 24 blocks: some lose theirs, and go on where they were."""
     wishes = [params(wish(regex=r"(\w{3,9} ){20,}"), seed=i, temperature=1.0, max_tokens=80) for i in range(8)]
@@ -131,6 +133,7 @@ def test_grammars_survive_preemption(path: str):
     assert results[0] == results[1]
 
 
+@pytest.mark.native_ops
 def test_grammars_survive_the_death_of_the_engine_process(path: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OCTAVO_ENABLE_MULTIPROCESSING", "1")
     llm = LLM(path, max_model_len=256, num_gpu_blocks_override=100, use_tqdm_on_load=False)

@@ -66,6 +66,7 @@ def test_a_header_that_names_no_replica_is_refused(server: Server, rank: str, pa
     assert reply.error["param"] == "data_parallel_rank" and "rank" in reply.error["message"]
 
 
+@pytest.mark.native_ops
 def test_killing_a_replica_under_load_shows_no_client_an_error(engine: Engine, server: Server, tiny: Server):
     fields: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "seed": 3, "logprobs": 1}
     expected = [tiny.complete(prompt=prompt, **fields).json["choices"] for prompt in PROMPTS]

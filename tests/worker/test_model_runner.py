@@ -98,6 +98,7 @@ def test_nan_logits_end_their_own_request_only(runner):
     assert set(output.failures) == {"bad"} and "NaN" in output.failures["bad"]
 
 
+@pytest.mark.native_ops
 def test_prompt_logprobs_are_the_same_in_one_piece_and_in_pieces(runner):
     tokens = list(range(3, 40))
     whole = run(runner, [new_request("whole", tokens, [1, 2, 3], prompt_logprobs=2)]).prompt_logprobs["whole"]
