@@ -18,7 +18,7 @@ from octavo.executor.broadcast import BroadcastWriter, create_memory
 from octavo.executor.messages import Doing, ErrorReply, encode_start
 from octavo.executor.places import worker_places
 from octavo.executor.remote import Answer, RemoteExecutor, hang_report
-from octavo.executor.worker_child import WorkerChild
+from octavo.executor.worker_child import WorkerChild, wait_for_end
 from octavo.loader.checkpoint import Checkpoint
 from octavo.types.raised_error import error_from_data
 
@@ -73,7 +73,7 @@ class LocalWorkers:
         try:
             self._writer.write(command, timeout_s)
         except ConnectionError:
-            self.check()
+            self._raise_if_gone(_ANSWER_TIMEOUT_S)
             raise
 
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
@@ -86,10 +86,10 @@ class LocalWorkers:
                 if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
                     reply = replies.popleft()
                     if isinstance(reply, ErrorReply) and reply.error.kind == PeerLostError.__name__:
-                        poller.poll(_ANSWER_TIMEOUT_S * 1000)
-                        self.check()  # tells better than its peers who it was
+                        self._raise_if_gone(_ANSWER_TIMEOUT_S)  # tells better than its peers who it was
                     return sender, reply
-            self.check()
+            if any(child.is_gone for child in self._children):  # and all that they said is read
+                self._raise_if_gone(_ANSWER_TIMEOUT_S)
             left_ms = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
             if not poller.poll(left_ms):
                 raise TimeoutError(f"rank {rank} has not answered after {timeout_s:g} s")
@@ -99,16 +99,21 @@ class LocalWorkers:
     # -- health --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        for child in self._children:
-            if child.is_gone or child.rank in self._watch.gone:
-                status = child.close()
-                how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
-                text = f"the worker of rank {child.rank} (process {child.process_id}) has ended {how}"
-                raise PeerLostError(text, -status if status < 0 else None)
+        self._raise_if_gone(0.0)
+
+    def _raise_if_gone(self, timeout_s: float) -> None:
+        """Raise PeerLostError when a process has ended, or does so within this time."""
+        if not wait_for_end(self._children, timeout_s):
+            return
+        child = next(child for child in self._children if wait_for_end([child], 0.0))
+        status = child.close()
+        how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+        text = f"the worker of rank {child.rank} (process {child.process_id}) has ended {how}"
+        raise PeerLostError(text, -status if status < 0 else None)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
         self._watch.callback = callback
-        if self._watch.gone:
+        if not self._watch.is_alive():
             callback()
 
     def describe_hang(self, timeout_s: float) -> PeerLostError:
@@ -129,7 +134,7 @@ class LocalWorkers:
             self._writer.close()
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             for child in self._children:
-                child.wait_for_end(max(deadline - time.monotonic(), 0.0))
+                wait_for_end([child], max(deadline - time.monotonic(), 0.0))
         self.kill()
 
     def kill(self) -> None:
@@ -147,26 +152,20 @@ class LocalWorkers:
 
 
 class _DeathWatch(threading.Thread):
-    """Waits for the end of any process, while nobody listens to them.
-
-    gone: ranks whose process has ended
-    callback: called then, in this thread
-    """
+    """Waits for the end of any process, while nobody listens to them; then calls `callback`, in this thread."""
 
     def __init__(self, lifeline_fds: Sequence[int]) -> None:
         super().__init__(name="worker-deaths", daemon=True)
-        self.gone: set[int] = set()
         self.callback: Callable[[], None] = lambda: None
-        self._rank_of = {descriptor: rank for rank, descriptor in enumerate(lifeline_fds)}
+        self._lifeline_fds = lifeline_fds
         self._wake, self._woken = socket.socketpair()
         self.start()
 
     def run(self) -> None:
         poller = select.poll()
-        for descriptor in (*self._rank_of, self._woken.fileno()):
+        for descriptor in (*self._lifeline_fds, self._woken.fileno()):
             poller.register(descriptor, 0)  # hang-ups are always told
-        self.gone |= {self._rank_of[descriptor] for descriptor, _ in poller.poll() if descriptor in self._rank_of}
-        if self.gone:
+        if any(descriptor in self._lifeline_fds for descriptor, _ in poller.poll()):
             self.callback()
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from octavo.executor.messages import Reply, decode_reply
 from octavo.platforms.cpu import usable_cores
@@ -69,12 +70,6 @@ class WorkerChild:
     def kill(self) -> None:
         self._process.kill()
 
-    def wait_for_end(self, timeout_s: float) -> None:
-        """Wait for the other side of the lifeline to close."""
-        poller = select.poll()
-        poller.register(self._lifeline, 0)  # hang-ups are always told
-        poller.poll(timeout_s * 1000)
-
     def close(self) -> int:
         """Kill the process and release everything; return its exit status, negative for a signal. Idempotent."""
         self._process.kill()
@@ -84,3 +79,11 @@ class WorkerChild:
             return self._process.wait(_KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # stuck in the kernel (a dead network disk): it ends when that lets it go
             return -signal.SIGKILL
+
+
+def wait_for_end(children: Sequence[WorkerChild], timeout_s: float) -> bool:
+    """Wait until one of the processes has ended; say whether one has."""
+    poller = select.poll()
+    for child in children:
+        poller.register(child.lifeline_fd, 0)  # hang-ups are always told
+    return bool(poller.poll(timeout_s * 1000))

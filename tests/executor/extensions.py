@@ -42,14 +42,14 @@ class FailingStep(Worker):
 
 
 class StopsItself(Worker):
-    """Stands still in its fifth step, the first time that any process of the test gets there."""
+    """The last rank stands still in its fifth step, the first time that any process of the test gets there."""
 
     num_steps = 0
 
     def execute_model(self, step):
         self.num_steps += 1
         path = os.environ["STOPPED_ONCE"]
-        if self.num_steps == 5 and not os.path.exists(path):
+        if self.num_steps == 5 and self.rank == self.place.world_size - 1 and not os.path.exists(path):
             with open(path, "w"):
                 pass
             os.kill(os.getpid(), signal.SIGSTOP)

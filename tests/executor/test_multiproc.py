@@ -152,10 +152,14 @@ def test_a_dead_worker_ends_an_engine_of_this_process(tiny_llama, start_llm):
         llm.generate([[5]], SamplingParams(max_tokens=3), use_tqdm=False)
 
 
-def test_a_worker_that_hangs_is_found_and_named(tiny_llama, start_llm, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "size, text", [(1, r"not done after 1\.6 s: rank 0 is stopped or stuck"), (2, "failed at rank 0: .*rank 1")]
+)
+def test_a_worker_that_hangs_is_found_and_named(tiny_llama, start_llm, monkeypatch, tmp_path, size, text):
     monkeypatch.setenv("STOPPED_ONCE", str(tmp_path / "stopped"))
-    llm = start_llm(tiny_llama, worker_cls="tests.executor.extensions.StopsItself", step_timeout_s=2.0)
-    with pytest.raises(EngineDeadError, match=r"not done after 1\.6 s: rank 0 is stopped or stuck"):
+    options = {"worker_cls": "tests.executor.extensions.StopsItself", "tensor_parallel_size": size}
+    llm = start_llm(tiny_llama, step_timeout_s=2.0, **options)
+    with pytest.raises(EngineDeadError, match=text):
         llm.generate([[5]], SamplingParams(**LONG), use_tqdm=False)
 
 
@@ -181,13 +185,13 @@ async def final(engine: AsyncLLM, prompt: Any, params: SamplingParams) -> Any:
     return [comparable(output) async for output in engine.generate(prompt, params, "r")][-1]
 
 
-async def worker_of(engine: AsyncLLM) -> int:
-    """Return the process of the one worker, waiting for its start."""
+async def workers_behind(engine: AsyncLLM) -> list[int]:
+    """Return the workers' processes, waiting for their start."""
     while True:
         core = engine.engine_core.process_id
         workers = children_of(core) if core is not None else []
         if workers:
-            return workers[0]
+            return workers
         await asyncio.sleep(0.005)
 
 
@@ -196,23 +200,24 @@ def start_async(model: Path, **options: Any) -> AsyncLLM:
     return AsyncLLM.from_engine_args(EngineArgs(model=str(model), **options))
 
 
-def test_killed_workers_and_cores_under_load_change_no_result(tiny_llama):
+@pytest.mark.parametrize("sizes", [{}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
+def test_killed_workers_and_cores_under_load_change_no_result(tiny_llama, sizes):
     rng = random.Random(3)
     jobs = [([rng.randrange(3, 90) for _ in range(10)], SamplingParams(**{**LONG, "seed": i})) for i in range(6)]
     expected = generate(LLM(str(tiny_llama), **SMALL), jobs)
 
     async def scenario() -> tuple[list[Any], set[int]]:
-        engine, killed = start_async(tiny_llama), set()
+        engine, killed = start_async(tiny_llama, **sizes), set()
         tasks = [asyncio.create_task(final(engine, *job)) for job in jobs]
         for victim in ("worker", "core", "worker"):
             await anext(engine.generate([7], SamplingParams(max_tokens=1), "alive"))
-            worker, core = await worker_of(engine), engine.engine_core.process_id
-            os.kill(worker if victim == "worker" else core, signal.SIGKILL)
-            killed |= {worker, core}
+            workers, core = await workers_behind(engine), engine.engine_core.process_id
+            os.kill(rng.choice(workers) if victim == "worker" else core, signal.SIGKILL)
+            killed |= {*workers, core}
             while engine.engine_core.process_id == core:
                 await asyncio.sleep(0.005)
         results = await asyncio.gather(*tasks)
-        killed.add(await worker_of(engine))
+        killed.update(await workers_behind(engine))
         engine.shutdown()
         return results, killed
 
@@ -225,7 +230,7 @@ def test_the_death_of_an_idle_worker_is_noticed(tiny_llama):
     async def scenario() -> list[Any]:
         engine = start_async(tiny_llama)
         core = engine.engine_core.process_id
-        os.kill(await worker_of(engine), signal.SIGKILL)
+        os.kill((await workers_behind(engine))[0], signal.SIGKILL)
         while engine.engine_core.process_id in (core, None):  # nobody asked for anything
             await asyncio.sleep(0.005)
         result = await final(engine, [5], SamplingParams(max_tokens=3, temperature=0))
