@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.output_collector import RequestOutputCollector
@@ -20,7 +19,15 @@ class AsyncPooling(ABC):
 
     @abstractmethod
     async def add_request(
-        self, request_id: str, prompt: object, params: PoolingParams, **options: Any
+        self,
+        request_id: str,
+        prompt: object,
+        params: PoolingParams,
+        *,
+        lora_request: object | None = None,
+        tokenization_kwargs: Mapping[str, object] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
     ) -> RequestOutputCollector:
         """Check a request and start it."""
 

@@ -274,6 +274,7 @@ class LLM(PoolingCalls):
         tokenization_kwargs: Mapping[str, object] | None,
     ) -> list[ProcessedRequest]:
         processed: list[ProcessedRequest] = []
+        params: SamplingParams | PoolingParams
         for index, (prompt, params) in enumerate(zip(prompts, every_params, strict=True)):
             try:
                 processed.append(

@@ -143,7 +143,8 @@ class PoolingStep:
             if not activates:
                 return values
             norms = np.sqrt((values * values).sum(axis=1, keepdims=True))
-            return values / np.maximum(norms, np.float32(_LEAST_NORM))
+            normed: Float = values / np.maximum(norms, np.float32(_LEAST_NORM))
+            return normed
         if request.task == "token_classify" and params.step_tag_id is not None:
             values = values[np.array(request.token_ids) == params.step_tag_id]
         values = (values - np.float32(config.logit_mean)) / np.float32(config.logit_sigma)
@@ -156,7 +157,8 @@ def _pool(states: Float, pooling: SequencePooling) -> Float:
     """states [n, H] of a sequence, or what CLS and LAST need of it -> [1, H]."""
     num_tokens = np.float32(len(states))
     if pooling == "MAX":
-        return states.max(axis=0, keepdims=True)
+        largest: Float = states.max(axis=0, keepdims=True)
+        return largest
     if pooling == "WEIGHTED_MEAN":
         weights = np.arange(1, len(states) + 1, dtype=np.float32)[:, None]
         weighted: Float = (states * weights).sum(axis=0, keepdims=True) / weights.sum()
@@ -172,7 +174,7 @@ def _scores(values: Float, activation: str) -> Float:
     if activation == "identity":
         return values
     if activation == "sigmoid":
-        decay = np.exp(-np.abs(values))  # never overflows
+        decay: Float = np.exp(-np.abs(values))  # never overflows
         scores: Float = np.where(values >= 0, np.float32(1), decay) / (np.float32(1) + decay)
         return scores
     powers = np.exp(values - values.max(axis=1, keepdims=True))

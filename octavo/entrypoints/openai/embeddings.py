@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from octavo.entrypoints.openai.protocol.pooling import (
 from octavo.entrypoints.openai.state import RequestContext, ServerState
 from octavo.entrypoints.openai.unbuilt_fields import POOLING_UNBUILT, refuse_unbuilt
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.types.pooling import POOLING_TASKS, PoolingParams, PoolingTask
+from octavo.types.pooling import POOLING_TASKS, PoolingParams
 from octavo.types.sampling_checks import wrong
 
 Array = NDArray[np.float32]
@@ -57,7 +57,7 @@ async def create_pooling(server: ServerState, request: PoolingRequest, context: 
     if request.task is not None and request.task not in POOLING_TASKS:
         raise wrong("task", f"one of {', '.join(POOLING_TASKS)}", request.task)
     params = PoolingParams(
-        task=cast("PoolingTask | None", request.task),
+        task=request.task,
         dimensions=request.dimensions,
         use_activation=wants_activation(request),
     )
@@ -107,7 +107,7 @@ def vector_writer(request: VectorRequest) -> Callable[[Array], Any]:
 def _bfloat16(vector: Array, order: str) -> bytes:
     """Return the upper halves, rounded to the nearest, ties to even."""
     bits = vector.astype("<f4").view("<u4")
-    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    rounded: NDArray[np.uint32] = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     return rounded.astype(f"{order}u2").tobytes()
 
 

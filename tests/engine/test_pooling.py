@@ -1,0 +1,323 @@
+"""Pooling models in the engine: same bits in any batch, nothing held, parameters checked, folders honoured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
+    Qwen3Model,
+)
+
+from octavo import LLM, EngineArgs, PoolingParams
+from octavo.engine.resolve import resolve
+from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
+from octavo.ops.select import native_facts
+from octavo.tokenizers.text_pairs import pair_lengths
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghij")]
+SIZES: dict[str, Any] = dict(
+    vocab_size=len(WORDS),
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+)
+TEXTS = ["a b c", "d", "e f g h i j k l m n o p q r", "a b c", "z y x w v u t s r q p"]
+
+
+def write(folder: Path, model: PreTrainedModel, **files: Any) -> Path:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for name, value in files.items():
+        path = folder / name.replace("__", "/").replace("_json", ".json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value))
+    return folder
+
+
+def sentence_modules(*kinds: str) -> list[dict[str, Any]]:
+    names = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds, 1))]
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(zip(names, ("Transformer", *kinds), strict=True))
+    ]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sentence-transformers folder: mean pooling, a Dense layer, normalised, prompts, texts cut to 12 tokens."""
+    folder = write(
+        tmp_path_factory.mktemp("bert"),
+        BertModel(BertConfig(**SIZES)),
+        modules_json=sentence_modules("Pooling", "Dense", "Normalize"),
+        **{"1_Pooling__config_json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}},
+        **{
+            "2_Dense__config_json": {
+                "in_features": 32,
+                "out_features": 8,
+                "bias": True,
+                "activation_function": "x.Tanh",
+            }
+        },
+        sentence_bert_config_json={"max_seq_length": 12, "do_lower_case": False},
+        config_sentence_transformers_json={"prompts": {"query": "a a "}, "default_prompt_name": None},
+    )
+    torch.manual_seed(2)
+    dense = {"linear.weight": torch.randn(8, 32), "linear.bias": torch.randn(8)}
+    save_file(dense, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llm(bert: Path) -> Iterator[LLM]:
+    yield LLM(str(bert))
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = BertConfig(**SIZES, num_labels=1)
+    config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    return write(tmp_path_factory.mktemp("cross"), BertForSequenceClassification(config))
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256}
+    return write(tmp_path_factory.mktemp("decoder"), Qwen3Model(Qwen3Config(**sizes)))
+
+
+def vectors(llm: LLM, texts: Any, **options: Any) -> np.ndarray:
+    return np.array([output.outputs.embedding for output in llm.embed(texts, use_tqdm=False, **options)])
+
+
+# -- sentence-transformers' folders ------------------------------------------------------------------------------------
+
+
+def test_folder_is_pooled_projected_and_normalised_as_its_files_say(llm: LLM, bert: Path) -> None:
+    reference = BertModel.from_pretrained(bert)
+    torch.manual_seed(2)
+    weight, bias = torch.randn(8, 32), torch.randn(8)
+    for text, ours in zip(TEXTS, vectors(llm, TEXTS), strict=True):
+        ids = llm.get_tokenizer().encode(text)
+        ids = ids if len(ids) <= 12 else [*ids[:11], 3]  # cut, and the last special token stays
+        with torch.no_grad():
+            states = reference(torch.tensor([ids])).last_hidden_state[0]
+            projected = torch.tanh(states.mean(dim=0) @ weight.T + bias)
+        assert np.allclose(ours, (projected / projected.norm()).numpy(), atol=1e-5)
+
+
+def test_prompts_are_put_before_texts_by_name_or_as_given(llm: LLM) -> None:
+    assert np.array_equal(vectors(llm, "b", prompt_name="query"), vectors(llm, "a a b"))
+    assert np.array_equal(vectors(llm, "b", tokenization_kwargs={"instruction": "c "}), vectors(llm, "c b"))
+    with pytest.raises(InvalidRequestError, match="query"):
+        llm.embed("b", prompt_name="passage", use_tqdm=False)
+
+
+def test_texts_are_cut_where_the_folder_says_and_where_asked(llm: LLM) -> None:
+    (output,) = llm.embed(TEXTS[2], use_tqdm=False)
+    assert len(output.prompt_token_ids) == 12
+    (output,) = llm.embed(TEXTS[2], truncate_prompt_tokens=5, use_tqdm=False)
+    assert output.prompt_token_ids == [2, *llm.get_tokenizer().encode("e f g", add_special_tokens=False), 3]
+    kwargs = {"truncate_prompt_tokens": 5, "truncation_side": "left"}
+    (output,) = llm.embed(TEXTS[2], tokenization_kwargs=kwargs, use_tqdm=False)
+    assert output.prompt_token_ids == [2, *llm.get_tokenizer().encode("p q r", add_special_tokens=False), 3]
+    with pytest.raises(InvalidRequestError, match="longest input has 12"):
+        llm.embed([[4] * 13], use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "message"),
+    [
+        ("1_Pooling__config_json", {"pooling_mode_attention": True}, "pooling mode"),
+        ("1_Pooling__config_json", {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "exactly one"),
+        ("modules_json", sentence_modules("Pooling", "LSTM"), "LSTM"),
+        ("2_Dense__config_json", {"in_features": 32, "out_features": 8, "activation_function": "x.Mish"}, "Mish"),
+    ],
+)
+def test_what_is_not_built_in_a_folder_is_refused(
+    bert: Path, tmp_path: Path, file: str, value: Any, message: str
+) -> None:
+    for path in bert.rglob("*"):
+        if path.is_file():
+            target = tmp_path / path.relative_to(bert)
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    (tmp_path / file.replace("__", "/").replace("_json", ".json")).write_text(json.dumps(value))
+    with pytest.raises(UnsupportedError, match=message):
+        resolve(EngineArgs(model=str(tmp_path)))
+
+
+# -- batches and blocks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(native_facts() is None, reason="BLAS does not promise equal bits")
+def test_a_result_is_the_same_bits_alone_and_in_any_batch(llm: LLM, decoder: Path) -> None:
+    for engine in (llm, LLM(str(decoder), max_num_batched_tokens=16, max_num_seqs=8, long_prefill_token_threshold=5)):
+        together = vectors(engine, TEXTS * 8)
+        assert np.array_equal(together, np.tile(together[:5], (8, 1)))
+        assert np.array_equal(together[:5], np.concatenate([vectors(engine, text) for text in TEXTS]))
+        assert np.array_equal(together[4::-1], vectors(engine, TEXTS[::-1]))
+
+
+def test_encoders_hold_no_blocks_and_take_prompts_as_long_as_the_model(llm: LLM) -> None:
+    core = llm.llm_engine.engine_core.engine_core  # type: ignore[attr-defined]
+    assert core.scheduler.kv_cache.block_ids(None or _Request()) == ()
+    assert len(vectors(llm, [[4] * 12])[0]) == 8
+    assert core.scheduler.make_stats().kv_cache_usage == 0.0
+
+
+class _Request:
+    request_id = "none"
+
+
+def test_decoders_pool_the_last_token_and_use_the_prefix_cache(decoder: Path) -> None:
+    llm = LLM(str(decoder), block_size=4, max_num_batched_tokens=16, max_num_seqs=8)
+    reference = Qwen3Model.from_pretrained(decoder)
+    ids = [int(i) for i in np.random.default_rng(0).integers(4, 30, 256)]  # as long as the model: no token follows
+    (first,) = llm.embed([ids], use_tqdm=False)
+    (again,) = llm.embed([ids], use_tqdm=False)
+    assert first.num_cached_tokens == 0 and again.num_cached_tokens > 200
+    assert first.outputs.embedding == again.outputs.embedding
+    with torch.no_grad():
+        state = reference(torch.tensor([ids])).last_hidden_state[0, -1]
+    assert np.allclose(first.outputs.embedding, (state / state.norm()).numpy(), atol=1e-4)
+    tokens = llm.encode([ids], pooling_task="token_embed", use_tqdm=False)[0]  # gathered over many steps
+    assert tokens.num_cached_tokens == 0 and tokens.outputs.data.shape == (256, 32)
+    assert np.array_equal(tokens.outputs.data[-1], np.float32(first.outputs.embedding)) or native_facts() is None
+
+
+def test_mean_pooling_of_a_decoder_computes_prompts_whole(decoder: Path) -> None:
+    llm = LLM(str(decoder), pooler_config={"pooling_type": "MEAN", "use_activation": False}, runner="pooling")
+    scheduler = llm.llm_engine.config.scheduler
+    assert not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > 256
+    ids = [5] * 100
+    with torch.no_grad():
+        states = Qwen3Model.from_pretrained(decoder)(torch.tensor([ids])).last_hidden_state[0]
+    assert np.allclose(vectors(llm, [ids])[0], states.mean(dim=0).numpy(), atol=1e-4)
+    with pytest.raises(ConfigError, match="enable_chunked_prefill"):
+        resolve(EngineArgs(model=str(decoder), pooler_config={"pooling_type": "MEAN"}, enable_chunked_prefill=True))
+
+
+# -- classes and scores ------------------------------------------------------------------------------------------------
+
+
+def test_cross_encoders_score_pairs_with_their_token_types(cross_encoder: Path) -> None:
+    llm = LLM(str(cross_encoder))
+    reference = BertForSequenceClassification.from_pretrained(cross_encoder)
+    pairs = [("a b", "c d e"), ("a b", "z"), ("a b", "c d e")]
+    outputs = llm.score(pairs[0][0], [second for _, second in pairs], use_tqdm=False)
+    for (first, second), output in zip(pairs, outputs, strict=True):
+        tokenizer = llm.get_tokenizer()
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in (first, second)]
+        joined = [2, *ids[0], 3, *ids[1], 3]
+        types = [0] * (len(ids[0]) + 2) + [1] * (len(ids[1]) + 1)
+        with torch.no_grad():
+            logit = reference(torch.tensor([joined]), token_type_ids=torch.tensor([types])).logits[0, 0]
+        assert output.prompt_token_ids == joined
+        assert abs(output.outputs.score - float(torch.sigmoid(logit))) < 1e-5
+    (raw,) = llm.score("a", "b", pooling_params=PoolingParams(use_activation=False), use_tqdm=False)
+    (shown,) = llm.score("a", "b", use_tqdm=False)
+    assert abs(1 / (1 + np.exp(-raw.outputs.score)) - shown.outputs.score) < 1e-6
+    with pytest.raises(InvalidRequestError, match="as many"):
+        llm.score(["a", "b"], ["c"], use_tqdm=False)
+
+
+def test_late_interaction_takes_each_query_tokens_best_match(llm: LLM) -> None:
+    query, document = (
+        output.outputs.data for output in llm.encode(["a b", "c d e"], pooling_task="token_embed", use_tqdm=False)
+    )
+    params = PoolingParams(task="token_embed")
+    (output,) = llm.score("a b", "c d e", pooling_params=params, use_tqdm=False)
+    assert np.isclose(output.outputs.score, (query @ document.T).max(axis=1).sum())
+
+
+def test_decoders_classify_by_their_last_token(tmp_path: Path) -> None:
+    config = Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, num_labels=3, id2label={0: "x", 1: "y", 2: "z"})
+    folder = write(tmp_path, Qwen3ForSequenceClassification(config))
+    llm = LLM(str(folder))
+    reference = Qwen3ForSequenceClassification.from_pretrained(folder)
+    reference.config.pad_token_id = 0
+    (output,) = llm.classify("a b c", use_tqdm=False)
+    with torch.no_grad():
+        expected = torch.softmax(reference(torch.tensor([output.prompt_token_ids])).logits[0], dim=-1)
+    assert np.allclose(output.outputs.probs, expected.numpy(), atol=1e-5) and output.outputs.num_classes == 3
+    (tokens,) = llm.reward("a b c", use_tqdm=False)
+    assert tokens.outputs.data.shape == (len(output.prompt_token_ids), 3)
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def test_dimensions_are_cut_only_where_the_model_was_trained_for_it(llm: LLM, bert: Path) -> None:
+    assert vectors(llm, "a", pooling_params=PoolingParams(dimensions=8)).shape == (1, 8)
+    with pytest.raises(InvalidRequestError, match="cannot be cut"):
+        llm.embed("a", pooling_params=PoolingParams(dimensions=4), use_tqdm=False)
+    matryoshka = LLM(str(bert), hf_overrides={"matryoshka_dimensions": [4, 8]})
+    cut = vectors(matryoshka, "a", pooling_params=PoolingParams(dimensions=4))
+    whole = vectors(llm, "a")[:, :4]
+    assert np.allclose(cut, whole / np.linalg.norm(whole), atol=1e-6)
+    for dimensions in (3, 99999):
+        with pytest.raises(InvalidRequestError, match="one of 4, 8"):
+            matryoshka.embed("a", pooling_params=PoolingParams(dimensions=dimensions), use_tqdm=False)
+
+
+def test_wrong_tasks_prompts_and_calls_are_refused_and_hurt_nobody(llm: LLM) -> None:
+    for call in (
+        lambda: llm.generate("a", use_tqdm=False),
+        lambda: llm.classify("a", use_tqdm=False),
+        lambda: llm.embed([["a"]], use_tqdm=False),
+        lambda: llm.embed([[999]], use_tqdm=False),
+        lambda: llm.embed([[]], use_tqdm=False),
+        lambda: llm.embed("a", truncate_prompt_tokens=99, use_tqdm=False),
+        lambda: llm.embed({"prompt_token_ids": [4, 5], "token_type_ids": [1, 0]}, use_tqdm=False),
+        lambda: llm.score("a", [], use_tqdm=False),
+        lambda: PoolingParams(dimensions=0),
+        lambda: PoolingParams(task="sing"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidRequestError):
+            call()
+    assert vectors(llm, "a").shape == (1, 8)
+
+
+def test_generating_models_refuse_pooling_unless_told_to_pool(tmp_path: Path, tiny_llama: Path) -> None:
+    llm = LLM(str(tiny_llama), max_model_len=64)
+    with pytest.raises(InvalidRequestError, match="runner='pooling'"):
+        llm.embed("a", use_tqdm=False)
+    with pytest.raises(ConfigError, match="pooler_config"):
+        resolve(EngineArgs(model=str(tiny_llama), pooler_config={"pooling_type": "MEAN"}))
+    pooling = LLM(str(tiny_llama), max_model_len=64, runner="pooling")
+    assert np.isclose(np.linalg.norm(vectors(pooling, "hello")), 1.0)
+
+
+def test_the_longer_text_of_a_pair_is_cut_first() -> None:
+    assert pair_lengths(3, 20, 10) == [3, 7]
+    assert pair_lengths(20, 3, 10) == [7, 3]
+    assert pair_lengths(20, 30, 11) == [5, 6]
+    assert pair_lengths(30, 20, 11) == [6, 5]
