@@ -69,6 +69,7 @@ class Decoder:
     facts: ModelFacts
     embedding: Embedding | SharedEmbedding | None
     position_embedding: Embedding | None
+    embedding_norm: Norm
     layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
     lm_head: Linear | SharedLinear | None
@@ -100,9 +101,9 @@ class Decoder:
             assert context.hidden is not None, "a later stage gets its input from the one before"
             return context.hidden
         x = _scaled(self.embedding(token_ids, context.ops), self.embedding_scale, context.ops)
-        if self.position_embedding is None:
-            return x
-        return context.ops.add(x, self.position_embedding(positions, context.ops))
+        if self.position_embedding is not None:
+            x = context.ops.add(x, self.position_embedding(positions, context.ops))
+        return self.embedding_norm(x, context.ops)
 
     def compute_logits(self, hidden: Float, ops: Ops) -> Float:
         assert self.lm_head is not None, "only the last stage gives logits"

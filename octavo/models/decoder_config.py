@@ -29,6 +29,7 @@ class DecoderConfig:
     qk_norm: RMS norm of queries and keys, by "head" or over "all_heads" of a token
     pre_norm, post_norm: norm before, and after, each block's attention and MLP
     learned_positions: position embeddings are a table of max_position rows, added to the token embeddings
+    embedding_norm: a norm follows the embeddings
     alibi_max_bias: see `octavo.layers.alibi`; None where the model has no ALiBi
     embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
     logits_softcap, attention_softcap: c in c * tanh(x / c)
@@ -57,6 +58,7 @@ class DecoderConfig:
     pre_norm: bool = True
     post_norm: bool = False
     learned_positions: bool = False
+    embedding_norm: bool = False
     alibi_max_bias: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
@@ -82,6 +84,7 @@ class WeightNames:
 
     roots: what stands before all names but lm_head's; the first under which the checkpoint has an embedding counts
     qkv, gate_up: one name when the checkpoint stores the projections fused, else one for each part
+    qkv_by_head: the fused projection holds a head's query, key and value, then the next head's
     mlp_norm: the norm before the MLP, whatever the checkpoint calls it
     transposed: projections are stored [in, out]
     harmless: regular expressions for tensors that a checkpoint may have and the model does not need
@@ -90,10 +93,12 @@ class WeightNames:
     roots: tuple[str, ...] = ("model.",)
     embedding: str = "embed_tokens"
     positions: str = "wpe"
+    embedding_norm: str = "embed_norm"
     final_norm: str = "norm"
     lm_heads: tuple[str, ...] = ("lm_head",)
     layer: str = "layers.{index}."
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_by_head: bool = False
     attention_output: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"

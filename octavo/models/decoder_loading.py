@@ -57,6 +57,9 @@ def load_decoder(
         facts=config.facts,
         embedding=loading.embedding(table) if share.is_first else None,
         position_embedding=loading.position_embedding() if config.learned_positions and share.is_first else None,
+        embedding_norm=loading.norm(f"{root}{names.embedding_norm}")
+        if config.embedding_norm and share.is_first
+        else NoNorm(),
         layers=tuple(
             loading.layer(index, layer, tables[layer.rope] if layer.rope else None) for index, layer in layers
         ),
@@ -75,7 +78,7 @@ def _of_other_stages(names: WeightNames, root: str, share: ModelShare, layers: S
     """Return patterns of the tensors that other pipeline stages read, which have these layers."""
     elsewhere = [root + names.layer.format(index=index) for index in layers]
     if not share.is_first:
-        elsewhere += [f"{root}{names.embedding}.", f"{root}{names.positions}."]
+        elsewhere += [f"{root}{name}." for name in (names.embedding, names.positions, names.embedding_norm)]
     if not share.is_last:
         elsewhere += [f"{name}." for name in (root + names.final_norm, *names.lm_heads)]
     return [f"^{re.escape(name)}" for name in elsewhere]
@@ -253,12 +256,24 @@ class _Loading:
         is_fused = len(parts) < len(sizes)
         out_sizes = (sum(sizes),) if is_fused else sizes
         pieces: list[list[range]] | None = [[own] for own in shares]
-        if self.share.group.size == 1:
+        if parts == self.names.qkv and self.names.qkv_by_head:
+            pieces = [self._by_head(shares)]
+        elif self.share.group.size == 1:
             pieces = None
         elif is_fused:
             starts = accumulate(sizes, initial=0)
             pieces = [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
         return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)
+
+    def _by_head(self, shares: Sequence[range]) -> list[range]:
+        """Return where a projection that is fused head by head has these parts, in the order of parts."""
+        width, count = self.config.head_dim, len(shares)
+        starts = (
+            (head * count + part) * width
+            for part, own in enumerate(shares)
+            for head in range(own.start // width, own.stop // width)
+        )
+        return [range(start, start + width) for start in starts]
 
     def _to_hidden(self, name: str, in_features: int, bias: bool, in_widths: Sequence[int]) -> Linear | SharedLinear:
         """Read a projection to the hidden state, or this rank's share of it.

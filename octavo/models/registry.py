@@ -9,6 +9,7 @@ from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models import (
+    bloom,
     gemma2,
     gemma3,
     gpt2,
@@ -39,6 +40,7 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "BloomForCausalLM": Architecture(bloom.read_config, bloom.NAMES),
     "Gemma2ForCausalLM": Architecture(gemma2.read_config, gemma2.NAMES),
     "Gemma3ForCausalLM": Architecture(gemma3.read_config, gemma3.NAMES),
     "Gemma3ForConditionalGeneration": Architecture(gemma3.read_multimodal_config, gemma3.NAMES),

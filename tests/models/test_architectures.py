@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers import (
+    BloomConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GPT2Config,
@@ -105,6 +106,7 @@ CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
         mlp_bias=True,
         tie_word_embeddings=True,
     ),
+    "bloom": lambda: BloomConfig(vocab_size=97, hidden_size=72, n_layer=3, n_head=6, seq_length=128),
     "mpt": lambda: MptConfig(vocab_size=97, d_model=64, n_heads=4, n_layers=3, max_seq_len=128, eos_token_id=2),
     "mpt-options": lambda: MptConfig(
         vocab_size=97,
