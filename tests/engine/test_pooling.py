@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
     BertForSequenceClassification,
     BertModel,
-    PreTrainedModel,
     Qwen3Config,
     Qwen3ForSequenceClassification,
     Qwen3Model,
@@ -27,72 +23,21 @@ from octavo.engine.resolve import resolve
 from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from octavo.ops.select import native_facts
 from octavo.tokenizers.text_pairs import pair_lengths
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghij")]
-SIZES: dict[str, Any] = dict(
-    vocab_size=len(WORDS),
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    max_position_embeddings=64,
+from tests.tiny_encoders import (
+    SIZES,
+    dense_parameters,
+    sentence_modules,
+    write_bert,
+    write_cross_encoder,
+    write_encoder,
 )
+
 TEXTS = ["a b c", "d", "e f g h i j k l m n o p q r", "a b c", "z y x w v u t s r q p"]
-
-
-def write(folder: Path, model: PreTrainedModel, **files: Any) -> Path:
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    for name, value in files.items():
-        path = folder / name.replace("__", "/").replace("_json", ".json")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(value))
-    return folder
-
-
-def sentence_modules(*kinds: str) -> list[dict[str, Any]]:
-    names = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds, 1))]
-    return [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(zip(names, ("Transformer", *kinds), strict=True))
-    ]
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sentence-transformers folder: mean pooling, a Dense layer, normalised, prompts, texts cut to 12 tokens."""
-    folder = write(
-        tmp_path_factory.mktemp("bert"),
-        BertModel(BertConfig(**SIZES)),
-        modules_json=sentence_modules("Pooling", "Dense", "Normalize"),
-        **{"1_Pooling__config_json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}},
-        **{
-            "2_Dense__config_json": {
-                "in_features": 32,
-                "out_features": 8,
-                "bias": True,
-                "activation_function": "x.Tanh",
-            }
-        },
-        sentence_bert_config_json={"max_seq_length": 12, "do_lower_case": False},
-        config_sentence_transformers_json={"prompts": {"query": "a a "}, "default_prompt_name": None},
-    )
-    torch.manual_seed(2)
-    dense = {"linear.weight": torch.randn(8, 32), "linear.bias": torch.randn(8)}
-    save_file(dense, folder / "2_Dense" / "model.safetensors")
-    return folder
+    return write_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +47,13 @@ def llm(bert: Path) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = BertConfig(**SIZES, num_labels=1)
-    config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    return write(tmp_path_factory.mktemp("cross"), BertForSequenceClassification(config))
+    return write_cross_encoder(tmp_path_factory.mktemp("cross"))
 
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256}
-    return write(tmp_path_factory.mktemp("decoder"), Qwen3Model(Qwen3Config(**sizes)))
+    return write_encoder(tmp_path_factory.mktemp("decoder"), Qwen3Model(Qwen3Config(**sizes)))
 
 
 def vectors(llm: LLM, texts: Any, **options: Any) -> np.ndarray:
@@ -122,8 +65,7 @@ def vectors(llm: LLM, texts: Any, **options: Any) -> np.ndarray:
 
 def test_folder_is_pooled_projected_and_normalised_as_its_files_say(llm: LLM, bert: Path) -> None:
     reference = BertModel.from_pretrained(bert)
-    torch.manual_seed(2)
-    weight, bias = torch.randn(8, 32), torch.randn(8)
+    weight, bias = dense_parameters()
     for text, ours in zip(TEXTS, vectors(llm, TEXTS), strict=True):
         ids = llm.get_tokenizer().encode(text)
         ids = ids if len(ids) <= 12 else [*ids[:11], 3]  # cut, and the last special token stays
@@ -260,7 +202,7 @@ def test_late_interaction_takes_each_query_tokens_best_match(llm: LLM) -> None:
 
 def test_decoders_classify_by_their_last_token(tmp_path: Path) -> None:
     config = Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, num_labels=3, id2label={0: "x", 1: "y", 2: "z"})
-    folder = write(tmp_path, Qwen3ForSequenceClassification(config))
+    folder = write_encoder(tmp_path, Qwen3ForSequenceClassification(config))
     llm = LLM(str(folder))
     reference = Qwen3ForSequenceClassification.from_pretrained(folder)
     reference.config.pad_token_id = 0
