@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Other people's clients against `octavo serve`: lm-eval, litellm and LangChain, each checked and not only run.
+"""Other people's clients against `octavo serve`: lm-eval, litellm, LangChain and Cohere, each checked and not only run.
 
 usage: clients.py [--model smollm2-135m-instruct]      (scripts/try-clients makes the environment that this needs)
 
@@ -183,16 +183,44 @@ def try_langchain(url: str, model: str) -> Iterator[tuple[str, bool, str]]:
     yield "LangChain: completion", "Paris" in text, repr(text)
 
 
+def try_embeddings(url: str, model: str) -> Iterator[tuple[str, bool, str]]:
+    """Embed and rerank with LangChain's and Cohere's clients; every number is compared with the engine's own."""
+    import cohere
+    import numpy as np
+    from langchain_openai import OpenAIEmbeddings
+
+    from octavo import LLM
+
+    texts, query = ["Cats sit on mats.", "Prices rose in May.", "Kittens like rugs."], "Where do cats sit?"
+    llm = LLM(model)
+    own = np.array([output.outputs.embedding for output in llm.embed(texts, use_tqdm=False)])
+    scores = [output.outputs.score for output in llm.score(query, texts, use_tqdm=False)]
+    client = OpenAIEmbeddings(base_url=f"{url}/v1", api_key="none", model=model, check_embedding_ctx_length=False)
+    vectors = np.array(client.embed_documents(texts))
+    yield "LangChain: embed_documents", np.array_equal(vectors, own), f"{vectors.shape}"
+    yield "LangChain: embed_query", np.array_equal(client.embed_query(texts[0]), own[0]), ""
+    reranker = cohere.ClientV2("none", base_url=url)
+    ranks = reranker.rerank(model=model, query=query, documents=texts, top_n=2).results
+    best = sorted(range(3), key=lambda index: -scores[index])[:2]
+    right = [rank.index for rank in ranks] == best and ranks[0].relevance_score == scores[best[0]]
+    yield "Cohere: rerank", right, f"{[(rank.index, round(rank.relevance_score, 3)) for rank in ranks]}"
+    embedded = reranker.embed(model=model, texts=texts, input_type="search_document", embedding_types=["float", "int8"])
+    floats = np.array(embedded.embeddings.float_)
+    yield "Cohere: embed", np.array_equal(floats, own), f"{floats.shape} and {len(embedded.embeddings.int8)} in int8"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     args = parser.parse_args()
     num_wrong = 0
-    with serving(args.model) as server:
-        for attempt in (try_lm_eval, try_litellm, try_langchain):
-            for name, holds, detail in attempt(server.url, args.model):
-                num_wrong += not holds
-                print(f"{'ok   ' if holds else 'WRONG'} {name}: {detail}", flush=True)
+    attempts = {args.model: (try_lm_eval, try_litellm, try_langchain), "all-minilm-l6-v2": (try_embeddings,)}
+    for model, tries in attempts.items():
+        with serving(model) as server:
+            for attempt in tries:
+                for name, holds, detail in attempt(server.url, model):
+                    num_wrong += not holds
+                    print(f"{'ok   ' if holds else 'WRONG'} {name}: {detail}", flush=True)
     return 1 if num_wrong else 0
 
 
