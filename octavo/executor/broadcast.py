@@ -19,6 +19,8 @@ _NUM_SLOTS = 8
 _SLOT_BYTES = 2**22  # a step of 256 running requests takes 20 KB, its grammars 2 MB; untouched pages cost nothing
 _COUNTER_STRIDE_BYTES = 64  # a cache line each
 _RING = struct.Struct("<q")  # size of the message; negative: it did not fit a slot and follows over the bell
+_WRITTEN = -1  # place of the writer's counter, before the readers'
+_WATCH_S = 3e-4
 _LOOK_MS = 1  # how often a writer looks whether there is room again
 
 
@@ -29,7 +31,7 @@ def create_memory(num_readers: int) -> int:
     else:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, num_readers * _COUNTER_STRIDE_BYTES + _NUM_SLOTS * _SLOT_BYTES)
+    os.ftruncate(descriptor, _counters_bytes(num_readers) + _NUM_SLOTS * _SLOT_BYTES)
     return descriptor
 
 
@@ -56,6 +58,7 @@ class BroadcastWriter:
             self._memory.put(self._num_written, message)
         ring = _RING.pack(len(message) if fits else -len(message))
         self._num_written += 1
+        self._memory.set_count(_WRITTEN, self._num_written)
         for bell in self._bells:
             if fits:
                 bell.sendall(ring)  # there is room for the few that may be unread
@@ -71,7 +74,7 @@ class BroadcastWriter:
 
     def _wait_for_room(self, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while any(self._num_written - self._memory.num_read(i) >= _NUM_SLOTS for i in range(len(self._bells))):
+        while any(self._num_written - self._memory.count(i) >= _NUM_SLOTS for i in range(len(self._bells))):
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError("a reader is too far behind")
             if self._gone.poll(_LOOK_MS):
@@ -89,11 +92,18 @@ class BroadcastReader:
 
     def read(self) -> bytes:
         """Wait for the next message. Raises EOFError when none will come."""
+        self._watch()
         (size,) = _RING.unpack(self._receive(_RING.size))
         message = self._memory.get(self._num_read, size) if size >= 0 else self._receive(-size)
         self._num_read += 1
-        self._memory.set_num_read(self._index, self._num_read)
+        self._memory.set_count(self._index, self._num_read)
         return message
+
+    def _watch(self) -> None:
+        """Stay awake for a short time if no message is there: waking up takes longer than many a wait."""
+        end = time.perf_counter() + _WATCH_S
+        while self._memory.count(_WRITTEN) == self._num_read and time.perf_counter() < end:
+            os.sched_yield()  # others may need the core
 
     def _receive(self, size: int) -> bytes:
         try:
@@ -106,14 +116,14 @@ class BroadcastReader:
 
 
 class _Memory:
-    """A counter for each reader, of messages that it has taken, and the slots.
+    """Counters, of messages that were written and that each reader has taken, and the slots.
 
     The counters are single aligned stores, and a system call lies between every message and its reading, in either
     direction: no other order of memory is needed.
     """
 
     def __init__(self, descriptor: int, num_readers: int) -> None:
-        self._slots_at = num_readers * _COUNTER_STRIDE_BYTES
+        self._slots_at = _counters_bytes(num_readers)
         self._map = mmap.mmap(descriptor, self._slots_at + _NUM_SLOTS * _SLOT_BYTES)
         self._view = memoryview(self._map)
         self._counters = self._view[: self._slots_at].cast("Q")
@@ -126,11 +136,12 @@ class _Memory:
         start = self._slot(number)
         return bytes(self._view[start : start + size])
 
-    def num_read(self, reader: int) -> int:
-        return self._counters[reader * _COUNTER_STRIDE_BYTES // 8]
+    def count(self, index: int) -> int:
+        """Return a reader's counter, or the writer's with _WRITTEN."""
+        return self._counters[(index + 1) * _COUNTER_STRIDE_BYTES // 8]
 
-    def set_num_read(self, reader: int, count: int) -> None:
-        self._counters[reader * _COUNTER_STRIDE_BYTES // 8] = count
+    def set_count(self, index: int, count: int) -> None:
+        self._counters[(index + 1) * _COUNTER_STRIDE_BYTES // 8] = count
 
     def close(self) -> None:
         self._counters.release()  # releasing twice does nothing
@@ -139,3 +150,7 @@ class _Memory:
 
     def _slot(self, number: int) -> int:
         return self._slots_at + number % _NUM_SLOTS * _SLOT_BYTES
+
+
+def _counters_bytes(num_readers: int) -> int:
+    return (num_readers + 1) * _COUNTER_STRIDE_BYTES

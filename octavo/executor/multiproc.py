@@ -43,6 +43,7 @@ class LocalWorkers:
         self.size = config.parallel.world_size
         self._replies: list[deque[Answer]] = [deque() for _ in range(self.size)]
         self._children: list[WorkerChild] = []
+        self._said = select.poll()
         self._rendezvous = Rendezvous() if self.size > 1 else None
         address = self._rendezvous.address if self._rendezvous is not None else ""
         memory = create_memory(self.size)
@@ -51,6 +52,8 @@ class LocalWorkers:
                 start = encode_start(config, checkpoint, place)
                 self._children.append(WorkerChild(place.rank, start, memory, self.size))
             self._writer = BroadcastWriter(memory, [child.bell for child in self._children])
+            for child in self._children:
+                self._said.register(child.lifeline_fd, select.POLLIN)
             self._watch = _DeathWatch([child.lifeline_fd for child in self._children])
             self._wait_until_started()
         except BaseException:
@@ -78,9 +81,6 @@ class LocalWorkers:
 
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        poller = select.poll()
-        for child in self._children:
-            poller.register(child.lifeline_fd, select.POLLIN)
         while True:
             for sender, replies in enumerate(self._replies):
                 if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
@@ -91,7 +91,7 @@ class LocalWorkers:
             if any(child.is_gone for child in self._children):  # and all that they said is read
                 self._raise_if_gone(_ANSWER_TIMEOUT_S)
             left_ms = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
-            if not poller.poll(left_ms):
+            if not self._said.poll(left_ms):
                 raise TimeoutError(f"rank {rank} has not answered after {timeout_s:g} s")
             for child in self._children:
                 self._replies[child.rank] += [reply for reply in child.read() if not isinstance(reply, Doing)]

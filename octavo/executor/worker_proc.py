@@ -6,6 +6,7 @@ process is doing, and ends the process at once, whatever it computes, when the e
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -75,6 +76,8 @@ class _WorkerProcess:
         except BaseException as error:
             self._send(encode(ErrorReply(0, error_as_data(error))))
             _end_process(1)
+        gc.collect()
+        gc.freeze()  # what is there stays: later collections need not look at it
         self._send(encode(CallReply(0, None)))
         while True:
             try:

@@ -20,7 +20,7 @@ PROMPTS = [[5, 6, 7], list(range(20, 60)), [9]]
 
 def test_two_ranks_under_torchrun_get_the_tokens_of_tensor_parallel_workers(tiny_llama, tmp_path):
     before = set(os.listdir("/dev/shm"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = [str(Path(__file__).with_name("launched.py")), str(tiny_llama), str(tmp_path), json.dumps(PROMPTS)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
