@@ -211,35 +211,42 @@ void SharedGroup::all_reduce(const float* x, std::int64_t count, float* out) {
     }
 }
 
+float* SharedGroup::place_to_gather_from(std::int64_t rows, const std::vector<std::int64_t>& widths) const {
+    return rows * *std::max_element(widths.begin(), widths.end()) <= slot_floats_ ? slot(rank_) : nullptr;
+}
+
 void SharedGroup::all_gather(const float* x, std::int64_t rows, const std::vector<std::int64_t>& widths, float* out) {
     const std::int64_t widest = *std::max_element(widths.begin(), widths.end());
     const std::int64_t width = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
-    const std::int64_t columns = std::min(widest, slot_floats_);  // of each rank in one exchange
+    const std::int64_t columns = std::min(widest, slot_floats_);  // of each rank in one exchange, at most
     if (columns == 0) return;
     const std::int64_t block = slot_floats_ / columns;
     for (std::int64_t row = 0; row < rows; row += block) {
         const std::int64_t num_rows = std::min(block, rows - row);
         for (std::int64_t column = 0; column < widest; column += columns) {
-            // Columns [column, column + columns) of a rank's share, as far as it has them; rows of `columns` floats in its slot.
-            const auto num_bytes = [&](std::int64_t rank) {
-                const std::int64_t left = widths[static_cast<std::size_t>(rank)] - column;
-                return static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, columns)) * sizeof(float);
+            // A rank's columns from `column` on, as far as it has them: so many floats a row in its slot.
+            const auto part = [&](std::int64_t rank) {
+                return std::clamp<std::int64_t>(widths[static_cast<std::size_t>(rank)] - column, 0, columns);
             };
-            const std::int64_t own_width = widths[static_cast<std::size_t>(rank_)];
+            const auto num_bytes = [&](std::int64_t rank) { return static_cast<std::size_t>(part(rank)) * sizeof(float); };
             const double row_ns = kFloat_ns * static_cast<double>(columns);
-            parallel_ranges(num_rows, row_ns, [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i) {
-                    std::memcpy(slot(rank_) + i * columns, x + (row + i) * own_width + column, num_bytes(rank_));
-                }
-            });
+            if (x != slot(rank_)) {
+                const std::int64_t own_width = widths[static_cast<std::size_t>(rank_)];
+                parallel_ranges(num_rows, row_ns, [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i) {
+                        std::memcpy(slot(rank_) + i * part(rank_), x + (row + i) * own_width + column, num_bytes(rank_));
+                    }
+                });
+            }
             exchange();
             parallel_ranges(num_rows, row_ns * static_cast<double>(size_), [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i) {
-                    float* to = out + (row + i) * width + column;
-                    for (std::int64_t peer = 0; peer < size_; ++peer) {
-                        std::memcpy(to, slot(peer) + i * columns, num_bytes(peer));
-                        to += widths[static_cast<std::size_t>(peer)];
+                std::int64_t start = column;
+                for (std::int64_t peer = 0; peer < size_; ++peer) {
+                    const float* from = slot(peer);
+                    for (std::int64_t i = begin; i < end; ++i) {
+                        std::memcpy(out + (row + i) * width + start, from + i * part(peer), num_bytes(peer));
                     }
+                    start += widths[static_cast<std::size_t>(peer)];
                 }
             });
             ++exchanges_;

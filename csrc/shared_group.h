@@ -34,6 +34,8 @@ class SharedGroup {
     void all_reduce(const float* x, std::int64_t count, float* out);
     // out [rows, sum of widths]: each rank's columns side by side; x [rows, widths[rank]] holds this rank's.
     void all_gather(const float* x, std::int64_t rows, const std::vector<std::int64_t>& widths, float* out);
+    // Where x may lie so that all_gather, if it is the next exchange, copies less; null where it has no room there.
+    float* place_to_gather_from(std::int64_t rows, const std::vector<std::int64_t>& widths) const;
     // Raises ValueError unless there is a width for each rank; returns their sum.
     std::int64_t check_widths(const std::vector<std::int64_t>& widths) const;
     void broadcast(float* data, std::int64_t count, std::int64_t root);

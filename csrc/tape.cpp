@@ -49,7 +49,8 @@ struct Group {
 // What a replay knows: addresses and row counts.
 struct Step {
     std::vector<std::int64_t> num_rows;  // by dimension
-    std::vector<float*> slots;
+    mutable std::vector<float*> slots;
+    mutable float* moved_slot = nullptr;  // where a slot lies that is elsewhere for two calls, see Tape::all_gather
     std::vector<Vector<const std::int32_t>> ids;
     std::vector<Group> groups;
 };
@@ -225,14 +226,25 @@ class Tape {
         });
     }
 
-    void all_gather(ViewTuple x, ViewTuple out, nb::object shared, const std::vector<std::int64_t>& widths) {
+    // is_handed_on: the last call makes x, and nobody else reads it. It then writes x to where the other ranks read it.
+    void all_gather(ViewTuple x, ViewTuple out, nb::object shared, const std::vector<std::int64_t>& widths, bool is_handed_on) {
         SharedGroup* group = const_cast<SharedGroup*>(&hold<SharedGroup>(shared));
         check_contiguous(view(x));
         if (view(out).columns != group->check_widths(widths) || view(x).columns != widths[static_cast<std::size_t>(group->rank())]) {
             raise_value_error("all_gather has other widths");
         }
+        const auto slot = static_cast<std::size_t>(view(x).slot);
+        if (is_handed_on) {
+            calls_.back().run = [=, run = calls_.back().run, from = view(x)](const Step& step) {
+                float* place = group->place_to_gather_from(count(step, from), widths);
+                step.moved_slot = step.slots[slot];
+                if (place != nullptr) step.slots[slot] = place;
+                run(step);
+            };
+        }
         record("all_gather", [=, from = view(x), to = view(out)](const Step& step) {
             group->all_gather(address(step, from), count(step, from), widths, address(step, to));
+            if (is_handed_on) step.slots[slot] = step.moved_slot;
         });
     }
 

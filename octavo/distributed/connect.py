@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.distributed.group import Group, SoloGroup
 from octavo.distributed.place import WorkerPlace
+from octavo.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,31 @@ ALONE = WorkerGroups(SoloGroup(), SoloGroup())
 
 def connect(place: WorkerPlace) -> WorkerGroups:
     """Meet the others at the place's address; returns when all are there. Raises PeerLostError, ConfigError."""
-    first_of_stage = place.pp_rank * place.tp_size
-    return WorkerGroups(
-        tensor=_connect(place, f"tp{place.pp_rank}", range(first_of_stage, first_of_stage + place.tp_size)),
-        pipeline=_connect(place, f"pp{place.tp_rank}", range(place.tp_rank, place.world_size, place.tp_size)),
-    )
-
-
-def _connect(place: WorkerPlace, name: str, ranks: Sequence[int]) -> Group:
-    """Return the group of these ranks of the world."""
-    if len(ranks) == 1:
-        return SoloGroup()
+    if place.world_size == 1:
+        return ALONE
+    first = place.pp_rank * place.tp_size
+    tensor = (f"tp{place.pp_rank}", range(first, first + place.tp_size))
+    pipeline = (f"pp{place.tp_rank}", range(place.tp_rank, place.world_size, place.tp_size))
     if place.address.startswith("shm:"):
-        from octavo.distributed.shared_memory import SharedMemoryGroup
-
-        rank, is_pipeline = ranks.index(place.rank), name.startswith("pp")
-        return SharedMemoryGroup(place.address, name, rank, len(ranks), place.timeout_s, is_pipeline=is_pipeline)
+        return WorkerGroups(_share_memory(place, *tensor), _share_memory(place, *pipeline, is_pipeline=True))
     from octavo.distributed.torch_group import TorchGroup, join_world
 
-    join_world(place)
-    return TorchGroup(name, ranks, place.rank, place.timeout_s)
+    leaves = join_world(place)
+    groups = [
+        SoloGroup() if len(ranks) == 1 else TorchGroup(name, ranks, place, leaves) for name, ranks in (tensor, pipeline)
+    ]
+    return WorkerGroups(*groups)
+
+
+def _share_memory(place: WorkerPlace, name: str, ranks: Sequence[int], is_pipeline: bool = False) -> Group:
+    if len(ranks) == 1:
+        return SoloGroup()
+    try:
+        from octavo.distributed.shared_memory import SharedMemoryGroup
+    except ImportError as error:
+        raise ConfigError(
+            "several workers on one machine need the native extension, which was not built; install a C++17 compiler "
+            "(such as g++) and reinstall octavo"
+        ) from error
+    rank = ranks.index(place.rank)
+    return SharedMemoryGroup(place.address, name, rank, len(ranks), place.timeout_s, is_pipeline=is_pipeline)

@@ -11,7 +11,7 @@ from octavo.distributed.group import Float
 from octavo.distributed.rendezvous import shared_directory
 from octavo.errors import ConfigError
 
-_SLOT_FLOATS = 1 << 18  # 1 MiB, twice for each rank: an exchange of what fits into the caches
+_SLOT_FLOATS = 1 << 20  # 4 MiB, twice for each rank: most steps of decoding fit, logits included
 _RING_FLOATS = 1 << 21  # 8 MiB for each pair of neighbours in a pipeline
 _NO_RING_FLOATS = 1 << 10
 

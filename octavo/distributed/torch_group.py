@@ -17,11 +17,19 @@ from octavo.distributed.place import WorkerPlace
 from octavo.errors import ConfigError, PeerLostError
 
 
-def join_world(place: WorkerPlace) -> None:
-    """Meet all workers at the place's address, once a process; gloo carries what is in main memory."""
+def join_world(place: WorkerPlace) -> bool:
+    """Meet all workers at the place's address; gloo carries what is in main memory. Return whether it is to be left.
+
+    A program that torchrun starts may have met the others itself, and stays with them.
+    """
     dist = _torch_distributed()
     if dist.is_initialized():
-        return
+        if dist.get_world_size() != place.world_size:
+            raise ConfigError(
+                f"this process is one of {dist.get_world_size()} in torch.distributed, but the sizes ask for "
+                f"{place.world_size} workers"
+            )
+        return False
     try:
         dist.init_process_group(
             "gloo",
@@ -34,6 +42,7 @@ def join_world(place: WorkerPlace) -> None:
         raise PeerLostError(
             f"rank {place.rank} did not meet {place.world_size - 1} others at {place.address}: {error}"
         ) from error
+    return True
 
 
 class TorchGroup:
@@ -41,13 +50,14 @@ class TorchGroup:
 
     in_tape = False
 
-    def __init__(self, name: str, ranks: Sequence[int], own_rank: int, timeout_s: float) -> None:
-        """ranks: of the world, in the group's order; own_rank: which of these this one is"""
-        self.rank = ranks.index(own_rank)
+    def __init__(self, name: str, ranks: Sequence[int], place: WorkerPlace, leaves_world: bool) -> None:
+        """ranks: of the world, in the group's order; leaves_world: `close` ends what `join_world` began"""
+        self.rank = ranks.index(place.rank)
         self.size = len(ranks)
         self._name = name
         self._ranks = ranks
-        self._timeout = timedelta(seconds=timeout_s)
+        self._timeout = timedelta(seconds=place.timeout_s)
+        self._leaves_world = leaves_world
         self._dist = _torch_distributed()
         self._sending: list[tuple[int, Any, Any]] = []  # peer, message and the array that it is sent from
 
@@ -86,7 +96,7 @@ class TorchGroup:
 
     def close(self) -> None:
         """Leave the world: connections break, and whoever waits for this rank is told."""
-        if self._dist.is_initialized():
+        if self._leaves_world and self._dist.is_initialized():
             self._dist.destroy_process_group()
 
     # -- messages ------------------------------------------------------------------------------------------------------

@@ -110,9 +110,10 @@ class _NativeRecording:
             [dimension.index for dimension in id_dimensions],
             num_groups,
         )
-        for call in recording.calls:
+        for position, call in enumerate(recording.calls):
             views = [_view(array, placement) for array in (*call.inputs, *call.outputs)]
-            getattr(self.tape, call.name)(*views, *call.constants)
+            handed_on = (_is_handed_on(recording, position),) if call.name == "all_gather" else ()
+            getattr(self.tape, call.name)(*views, *call.constants, *handed_on)
         assert recording.result is not None
         self._result = recording.result
         self._result_slot = placement.slot_of[recording.result.buffer.index]
@@ -122,6 +123,18 @@ class _NativeRecording:
         rows = num_rows[self._result.buffer.dimension.index]
         width = self._result.buffer.width
         return self._arena[offset : offset + rows * width].reshape(rows, width)
+
+
+def _is_handed_on(recording: Recording, position: int) -> bool:
+    """Say whether what a call takes is made by the call before it, as all that it makes, and taken by no other."""
+    buffer, before = recording.calls[position].inputs[0].buffer, recording.calls[max(position - 1, 0)]
+    takers = [call for call in recording.calls if any(array.buffer is buffer for array in call.inputs)]
+    assert recording.result is not None
+    return (
+        [array.buffer for array in before.outputs] == [buffer]
+        and len(takers) == 1
+        and recording.result.buffer != buffer
+    )
 
 
 def _view(array: RecordedArray, placement: Placement) -> tuple[int, int, int, int, int]:
