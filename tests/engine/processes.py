@@ -51,5 +51,10 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def shared_memory() -> set[str]:
+    """Return the names of what engines have in shared memory now."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("octavo-")}
+
+
 def num_file_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
