@@ -146,12 +146,12 @@ class OutputProcessor:
         num_new = state.update(output, step.timestamp)
         if num_new:
             tally.num_tokens += num_new
-            if last_token_ts:
-                tally.num_gaps_since[last_token_ts] = tally.num_gaps_since.get(last_token_ts, 0) + 1
-            else:
-                num_prompt_tokens = len(state.request.prompt_token_ids)
-                metrics = self._metrics[step.engine_index]
-                metrics.record_prompt(state.metrics, num_prompt_tokens, state.num_cached_tokens or 0)
+        if num_new and last_token_ts:
+            tally.num_gaps_since[last_token_ts] = tally.num_gaps_since.get(last_token_ts, 0) + 1
+        elif num_new or output.pooled is not None:
+            num_prompt_tokens = len(state.request.prompt_token_ids)
+            metrics = self._metrics[step.engine_index]
+            metrics.record_prompt(state.metrics, num_prompt_tokens, state.num_cached_tokens or 0)
         is_over = state.finish_reason is not None
         if is_over or state.output_kind is not RequestOutputKind.FINAL_ONLY:
             self._add_output(state, processed.request_outputs)

@@ -115,14 +115,18 @@ class EngineMetrics:
             self._observe("inter_token_latency_seconds", timestamp - previous_token_ts, count)
 
     def record_prompt(self, request: RequestMetrics, num_prompt_tokens: int, num_cached_tokens: int = 0) -> None:
-        """Count a request's prompt when its first token is there; num_cached_tokens came from the prefix cache."""
+        """Count a request's prompt when its first token, or its pooled result, is there.
+
+        num_cached_tokens: of the prompt's tokens, those that came from the prefix cache
+        """
         if not self.enabled:
             return
         self._totals["prompt_tokens"] += num_prompt_tokens
         self._totals["prompt_tokens_cached"] += num_cached_tokens
         self._step_tokens += num_prompt_tokens - num_cached_tokens
         self._observe("request_prefill_kv_computed_tokens", num_prompt_tokens - num_cached_tokens)
-        self._observe("time_to_first_token_seconds", request.first_token_latency)
+        if request.first_token_ts:
+            self._observe("time_to_first_token_seconds", request.first_token_latency)
 
     def record_finished(self, request: RequestMetrics, reason: FinishReason, num_prompt_tokens: int) -> None:
         """Count a finished sequence."""

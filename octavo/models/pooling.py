@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from octavo.attention.context import ForwardContext
 from octavo.errors import UnsupportedError
@@ -14,7 +14,7 @@ from octavo.layers.parameters import Parameters
 from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.sentence_transformers import DenseModule
 from octavo.models.interface import ModelFacts
-from octavo.ops.interface import Activation, Float, Int, Ops
+from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
 
 
@@ -134,4 +134,3 @@ DENSE_ACTIVATIONS: Mapping[str, HeadActivation | None] = {
     "GELU": "gelu",
     "SiLU": "silu",
 }
-ACTIVATION_NAMES: tuple[Activation, ...] = get_args(Activation)

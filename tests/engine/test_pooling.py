@@ -131,8 +131,14 @@ def test_a_result_is_the_same_bits_alone_and_in_any_batch(llm: LLM, decoder: Pat
 def test_encoders_hold_no_blocks_and_take_prompts_as_long_as_the_model(llm: LLM) -> None:
     core = llm.llm_engine.engine_core.engine_core  # type: ignore[attr-defined]
     assert core.scheduler.kv_cache.block_ids(None or _Request()) == ()
+    before = _prompt_tokens(llm)
     assert len(vectors(llm, [[4] * 12])[0]) == 8
+    assert _prompt_tokens(llm) - before == 12
     assert core.scheduler.make_stats().kv_cache_usage == 0.0
+
+
+def _prompt_tokens(llm: LLM) -> int:
+    return next(metric.value for metric in llm.get_metrics() if metric.name == "vllm:prompt_tokens")  # type: ignore[attr-defined]
 
 
 class _Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -10,6 +10,20 @@ from msgspec import UNSET, Meta, UnsetType
 from octavo.entrypoints.openai.protocol.chat import MESSAGES_SCHEMA
 from octavo.entrypoints.openai.protocol.common import Usage
 from octavo.entrypoints.openai.protocol.completions import PROMPT_SCHEMA
+
+
+Data = TypeVar("Data")
+
+
+class ListResponse(msgspec.Struct, Generic[Data]):
+    """Results in the order of the inputs."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Data]
+    usage: Usage
+    object: str = "list"
 
 
 class PoolingRequestBase(msgspec.Struct, kw_only=True):
@@ -74,15 +88,7 @@ class EmbeddingData(msgspec.Struct):
     object: str = "embedding"
 
 
-class EmbeddingResponse(msgspec.Struct):
-    """Embeddings in the order of the inputs."""
-
-    id: str
-    created: int
-    model: str
-    data: list[EmbeddingData]
-    usage: Usage
-    object: str = "list"
+EmbeddingResponse = ListResponse[EmbeddingData]
 
 
 class PoolingRequest(VectorRequest, kw_only=True):
@@ -99,15 +105,7 @@ class PoolingData(msgspec.Struct):
     object: str = "pooling"
 
 
-class PoolingResponse(msgspec.Struct):
-    """Results in the order of the inputs."""
-
-    id: str
-    created: int
-    model: str
-    data: list[PoolingData]
-    usage: Usage
-    object: str = "list"
+PoolingResponse = ListResponse[PoolingData]
 
 
 class ClassificationRequest(InputRequest, kw_only=True):
@@ -124,15 +122,7 @@ class ClassificationData(msgspec.Struct):
     object: str = "classification"
 
 
-class ClassificationResponse(msgspec.Struct):
-    """Classes in the order of the inputs."""
-
-    id: str
-    created: int
-    model: str
-    data: list[ClassificationData]
-    usage: Usage
-    object: str = "list"
+ClassificationResponse = ListResponse[ClassificationData]
 
 
 class ScoreRequest(PoolingRequestBase, kw_only=True):
@@ -155,15 +145,7 @@ class ScoreData(msgspec.Struct):
     object: str = "score"
 
 
-class ScoreResponse(msgspec.Struct):
-    """Scores in the order of the pairs."""
-
-    id: str
-    created: int
-    model: str
-    data: list[ScoreData]
-    usage: Usage
-    object: str = "list"
+ScoreResponse = ListResponse[ScoreData]
 
 
 class RerankRequest(PoolingRequestBase, kw_only=True):
