@@ -11,7 +11,6 @@ from octavo.entrypoints.openai.protocol.chat import MESSAGES_SCHEMA
 from octavo.entrypoints.openai.protocol.common import Usage
 from octavo.entrypoints.openai.protocol.completions import PROMPT_SCHEMA
 
-
 Data = TypeVar("Data")
 
 
