@@ -14,6 +14,7 @@ from octavo.config.configs import (
     StructuredOutputsConfig,
 )
 from octavo.config.engine_args import EngineArgs
+from octavo.config.pooling import PoolerConfig
 
 __all__ = [
     "CacheConfig",
@@ -23,6 +24,7 @@ __all__ = [
     "ObservabilityConfig",
     "OctavoConfig",
     "ParallelConfig",
+    "PoolerConfig",
     "SchedulerConfig",
     "StructuredOutputsConfig",
 ]

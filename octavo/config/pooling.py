@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypedDict
 
 from octavo.types.pooling import PoolingTask
 
@@ -12,6 +12,24 @@ from octavo.types.pooling import PoolingTask
 SequencePooling = Literal["CLS", "LAST", "MEAN", "MAX", "MEAN_SQRT_LEN", "WEIGHTED_MEAN"]
 TokenPooling = Literal["ALL", "STEP"]
 ScoreActivation = Literal["identity", "sigmoid", "softmax"]
+
+
+class PoolerConfig(TypedDict, total=False):
+    """EngineArgs.pooler_config, for those who build it as vLLM's class of this name."""
+
+    pooling_type: str
+    seq_pooling_type: str
+    tok_pooling_type: str
+    use_activation: bool
+    dimensions: int
+    logit_mean: float
+    logit_sigma: float
+    step_tag_id: int
+    returned_token_ids: list[int]
+    normalize: bool  # use_activation's older names
+    softmax: bool
+    activation: bool
+    logit_bias: float  # logit_mean's older name
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.config import EngineArgs
-from octavo.config.pooling import PoolingConfig, ScoreActivation, SequencePooling, TokenPooling
+from octavo.config.pooling import PoolerConfig, PoolingConfig, ScoreActivation, SequencePooling, TokenPooling
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -187,9 +187,4 @@ _PROBLEMS: Mapping[str, ScoreActivation] = {
     "single_label_classification": "softmax",
     "multi_label_classification": "sigmoid",
 }
-_KNOWN = frozenset(
-    (
-        *("pooling_type", "seq_pooling_type", "tok_pooling_type", "dimensions", "use_activation", "normalize"),
-        *("softmax", "activation", "logit_bias", "logit_mean", "logit_sigma", "step_tag_id", "returned_token_ids"),
-    )
-)
+_KNOWN = frozenset(PoolerConfig.__annotations__)

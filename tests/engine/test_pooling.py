@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from transformers import (
     Qwen3Model,
 )
 
-from octavo import LLM, EngineArgs, PoolingParams
+from octavo import LLM, AsyncLLM, EngineArgs, PoolingParams
 from octavo.engine.resolve import resolve
 from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from octavo.ops.select import native_facts
@@ -171,6 +174,28 @@ def test_mean_pooling_of_a_decoder_computes_prompts_whole(decoder: Path) -> None
     assert np.allclose(vectors(llm, [ids])[0], states.mean(dim=0).numpy(), atol=1e-4)
     with pytest.raises(ConfigError, match="enable_chunked_prefill"):
         resolve(EngineArgs(model=str(decoder), pooler_config={"pooling_type": "MEAN"}, enable_chunked_prefill=True))
+
+
+@pytest.mark.usefixtures("meeting_folder")
+def test_requests_go_on_when_their_engines_process_is_killed(bert: Path, llm: LLM) -> None:
+    engine = AsyncLLM.from_engine_args(EngineArgs(model=str(bert)))
+
+    async def embed(number: int) -> Any:
+        async for output in engine.encode(TEXTS[number % 5], PoolingParams(), str(number)):
+            return output.outputs.data
+
+    async def run() -> list[Any]:
+        tasks = [asyncio.create_task(embed(number)) for number in range(200)]
+        await asyncio.sleep(0)
+        os.kill(engine.engine_core.process_id, signal.SIGKILL)
+        return await asyncio.gather(*tasks)
+
+    try:
+        results = np.array(asyncio.run(run()))
+    finally:
+        engine.shutdown()
+    assert results.shape == (200, 8) and np.allclose(results[:5], vectors(llm, TEXTS), atol=1e-6)
+    assert np.array_equal(results, np.tile(results[:5], (40, 1))) or native_facts() is None
 
 
 # -- classes and scores ------------------------------------------------------------------------------------------------

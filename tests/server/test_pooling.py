@@ -110,7 +110,7 @@ def test_many_requests_at_once_get_the_bits_that_each_gets_alone(embedder: Serve
         ({"input": [4, -1]}, "prompt_token_ids"),
         ({"input": [4, 1.5]}, "input"),
         ({"input": [10**30]}, "prompt_token_ids"),
-        ({"input": ["a"] * 1025}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": "a", "messages": [{"role": "user", "content": "a"}]}, "input"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "dimensions": 4}, "dimensions"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +76,12 @@ async def run_pooling_job(server: ServerState, job: PoolingJob) -> Outputs:
         logger.info("%s: %d inputs of %d tokens together", job.request_id, len(job.requests), job.num_prompt_tokens)
     with server.runner.admission.enter(len(job.requests), job.num_prompt_tokens):
         headers, rank = trace_headers(), data_parallel_rank()
-        waiting: list[asyncio.Task[PoolingRequestOutput[PoolingOutput]]] = []
         try:
-            for processed in job.requests:
-                collector = await engine.add_processed(processed, headers, rank)
-                waiting.append(asyncio.create_task(engine.pooled(collector)))
-            return await asyncio.gather(*waiting)
-        finally:
-            for task in waiting:
-                task.cancel()
+            collectors = [await engine.add_processed(processed, headers, rank) for processed in job.requests]
+            return [await engine.pooled(collector) for collector in collectors]
+        except BaseException:
+            await engine.abort([processed.external_id for processed in job.requests])
+            raise
 
 
 async def pool_inputs(
@@ -102,7 +98,7 @@ def _check_inputs(server: ServerState, request: InputRequest, params: PoolingPar
     if (request.input is None) == (request.messages is None):
         raise InvalidRequestError("give exactly one of input and messages", "input")
     if request.messages is None:
-        prompts = split_prompts(request.input, server.args.max_prompts_per_request, "input")
+        prompts = split_prompts(request.input, max_inputs(server), "input")
         return check_pooling_job(server, engine_id, prompts, params, request)
     conversation = Conversation(
         request.messages,
@@ -114,6 +110,11 @@ def _check_inputs(server: ServerState, request: InputRequest, params: PoolingPar
     text = render_conversation(server, conversation)
     # the template writes the special tokens itself
     return check_pooling_job(server, engine_id, [text], params, request, add_special_tokens=False)
+
+
+def max_inputs(server: ServerState) -> int:
+    """Return how many texts a request may have: twice as many as prompts to continue, which is OpenAI's 2048."""
+    return 2 * server.args.max_prompts_per_request
 
 
 def tokenization_kwargs(request: PoolingRequestBase, add_special_tokens: bool) -> dict[str, Any]:

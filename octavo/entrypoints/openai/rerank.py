@@ -9,6 +9,7 @@ from typing import Any
 from octavo.entrypoints.openai.pooling_job import (
     Outputs,
     check_pooling_job,
+    max_inputs,
     pooling_usage,
     run_pooling_job,
     wants_activation,
@@ -73,9 +74,9 @@ async def _score(
     config = server.engine.model_config.pooling
     if config is None:
         raise InvalidRequestError("this server's model generates text and cannot score")
-    if len(second) > server.args.max_prompts_per_request:
+    if len(second) > max_inputs(server):
         raise InvalidRequestError(
-            f"{len(second)} texts are too many; at most {server.args.max_prompts_per_request} are allowed", "documents"
+            f"{len(second)} texts are too many; at most {max_inputs(server)} are allowed", "documents"
         )
     server.runner.admission.check()
     ids = new_request_ids(id_prefix, context.request_id, request.request_id)
