@@ -139,7 +139,9 @@ class AsyncLLM(AsyncPooling):
         """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
         refuse_lora(lora_request)
         num_replicas = self.config.parallel.data_parallel_size_local
-        if data_parallel_rank is not None and data_parallel_rank not in range(num_replicas):
+        if data_parallel_rank is not None and (
+            type(data_parallel_rank) is not int or data_parallel_rank not in range(num_replicas)
+        ):
             raise InvalidRequestError(
                 f"data_parallel_rank must be from 0 to {num_replicas - 1}, for this server has {num_replicas} engine "
                 f"replicas, or left out; got {data_parallel_rank!r}",

@@ -40,6 +40,9 @@ class Replicas:
 
     def add(self, supervisor: CoreSupervisor) -> None:
         """Take in the next rank, which may still start."""
+        supervisor.has_stand_in = lambda: any(
+            other.dead_error is None and not other.is_resting for other in self.supervisors if other is not supervisor
+        )
         self.supervisors.append(supervisor)
         self._stats.append(SchedulerStats())
         self._children.append(supervisor.child)

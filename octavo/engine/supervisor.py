@@ -79,6 +79,7 @@ class CoreSupervisor:
 
     Outputs and the error of the end are taken from `outputs` and `dead_error`.
     before_close: called when the file descriptors of the present process are about to be closed
+    has_stand_in: says whether others do the work meanwhile: then it is never given up, and rests a while instead
     """
 
     def __init__(
@@ -95,7 +96,12 @@ class CoreSupervisor:
         self.outputs: deque[EngineCoreOutputs] = deque()
         self.restart_at: float | None = None  # clock time of the next attempt; None: nothing to wait for
         self.before_close: Callable[[], None] = lambda: None
+        self.is_resting = False  # it died too often, and is tried again later
+        self.has_stand_in: Callable[[], bool] = lambda: False
         self.start = start  # of the present or the next core
+        self._name = "the engine's process" + (
+            f" {start.rank} of {start.num_replicas}" if start.num_replicas > 1 else ""
+        )
         self._launch = launch
         self._policy = policy
         self._clock = clock
@@ -211,6 +217,7 @@ class CoreSupervisor:
     def _take_ready(self, ready: CoreReady) -> None:
         assert self.child is not None
         self.state = CoreState.READY
+        self.is_resting = False
         self._num_failed_starts = 0
         self.start_error = None
         self._silence = SilenceWatch(self._policy.step_timeout_s)
@@ -224,7 +231,7 @@ class CoreSupervisor:
             fixed = {"max_model_len": ready.max_model_len, "num_gpu_blocks_override": ready.num_blocks}
             self.start = msgspec.structs.replace(self.start, options={**self.start.options, **fixed})
         else:
-            logger.warning("the engine's process was replaced; %d requests go on", len(self.requests))
+            logger.warning("%s was replaced; %d requests go on", self._name, len(self.requests))
             for message in self._orders.messages({call.method for call in self._calls.unsent()}):
                 self._send(message)
         for call in self._calls.unsent():
@@ -257,18 +264,21 @@ class CoreSupervisor:
         reason = self._describe_end(status)
         was_trial = self.requests.has_suspects and self.requests.num_sent > 0
         condemned = self.requests.core_died(by_itself=was_hung or -status not in _SIGNALS_FROM_OUTSIDE)
-        if self.limits is None or self._is_hopeless(is_explained=was_trial or bool(condemned)):
+        self._fail_condemned(condemned)
+        is_hopeless = self._is_hopeless(is_explained=was_trial or bool(condemned))
+        if self.limits is None or (is_hopeless and not self.has_stand_in()):
             self._give_up(reason)
             return
-        logger.warning("the engine's process died (%s); starting another", reason)
+        self.is_resting = is_hopeless
+        rest_s = self._policy.window_s if is_hopeless else 0.0
+        logger.warning("%s died (%s); starting another%s", self._name, reason, f" in {rest_s:g} s" if rest_s else "")
         self._num_preemptions_before = self._num_preemptions
         self.outputs.append(EngineCoreOutputs(scheduler_stats=SchedulerStats(num_preemptions=self._num_preemptions)))
-        self._fail_condemned(condemned)
         self._calls.core_died()
         self._num_failed_starts += self.state is not CoreState.READY
         delay_s = self._policy.retry_delay_s * 2 ** (self._num_failed_starts - 1) if self._num_failed_starts else 0.0
         self.state = CoreState.WAITING
-        self.restart_at = self._clock() + delay_s
+        self.restart_at = self._clock() + max(delay_s, rest_s)
         self._start_if_due()
 
     def _is_hopeless(self, is_explained: bool) -> bool:
@@ -308,10 +318,10 @@ class CoreSupervisor:
 
     def _give_up(self, reason: str) -> None:
         policy = self._policy
-        text = f"the engine's process died ({reason})"
+        text = f"{self._name} died ({reason})"
         if self.limits is not None:
             text = (
-                f"the engine's process died more than {policy.max_deaths} times in a row in {policy.window_s:g} s "
+                f"{self._name} died more than {policy.max_deaths} times in a row in {policy.window_s:g} s "
                 f"without having computed anything; {reason}"
             )
             logger.error("%s; giving up", text)

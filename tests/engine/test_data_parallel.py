@@ -112,7 +112,7 @@ def test_a_request_goes_where_it_wishes_and_only_there(engine, run):
     assert (after[0] - before[0], after[1] - before[1]) == (0, 12)
 
 
-@pytest.mark.parametrize("rank", [2, -1, 10**9])
+@pytest.mark.parametrize("rank", [2, -1, 10**9, 1.0, "1", True])
 def test_a_wish_for_a_replica_that_there_is_not_is_refused(engine, run, rank):
     with pytest.raises(InvalidRequestError, match="from 0 to 1, for this server has 2 engine replicas") as caught:
         run(final(engine, "a", SamplingParams(), data_parallel_rank=rank))

@@ -146,26 +146,40 @@ def test_a_suspect_stays_with_its_replica_which_gets_nothing_else():
     assert paper.add("f") == [1], "it is innocent"
 
 
-def test_a_replica_that_is_given_up_leaves_the_work_to_the_others():
-    paper = PaperReplicas(max_deaths=1)
+def test_a_replica_that_dies_again_and_again_rests_while_others_serve():
+    paper = PaperReplicas(max_deaths=1, window_s=60.0)
+    first = paper.papers[0]
     paper.add("a", "b")
-    for _ in range(3):
-        if paper.papers[0].supervisor.dead_error is None:
-            paper.die(0)
-            if paper.papers[0].supervisor.dead_error is None:
-                paper.become_ready(0)
-    assert paper.papers[0].supervisor.state is CoreState.DEAD
-    assert paper.replicas.dead_error is None and paper.replicas.is_ready
-    assert paper.has(1).keys() == {"a", "b"}
-    assert paper.add("c") == [1]
+    paper.die(0)
+    paper.become_ready(0)
+    paper.die(0)
+    assert first.supervisor.state is CoreState.WAITING and first.supervisor.attend_at == first.now + 60
+    assert paper.has(1).keys() == {"a", "b"} and paper.add("c") == [1]
+    first.now += 60
+    paper.replicas.receive()
+    paper.become_ready(0)
+    assert paper.add("d") == [0]
+
+
+def test_when_all_die_again_and_again_the_engine_is_given_up():
+    paper = PaperReplicas(max_deaths=0)
+    paper.die(0)
+    assert paper.papers[0].supervisor.is_resting
+    paper.add("a")
+    paper.replicas.abort_requests(["a"])
+    paper.die(1)
+    assert paper.papers[1].supervisor.state is CoreState.DEAD and paper.replicas.dead_error is None
+    assert paper.add("b") == [0], "the other will be tried once more"
     assert len(paper.replicas.call("resume", ())) == 1
-    paper.replicas.abort_requests(["a", "b", "c"])
-    paper.die(1)
-    paper.become_ready(1)
-    paper.die(1)
+    paper.papers[0].now += 60
+    paper.replicas.receive()
+    paper.become_ready(0)
+    assert paper.has(0) == {"b": []}
+    paper.replicas.abort_requests(["b"])
+    paper.die(0)
     assert paper.replicas.dead_error is not None
-    with pytest.raises(EngineDeadError, match="died more than 1 times"):
-        paper.add("d")
+    with pytest.raises(EngineDeadError, match="died more than 0 times"):
+        paper.add("c")
 
 
 def test_calls_reach_every_replica_and_answers_are_put_together():

@@ -68,7 +68,7 @@ def test_a_header_that_names_no_replica_is_refused(server: Server, rank: str, pa
 
 @pytest.mark.native_ops
 def test_killing_a_replica_under_load_shows_no_client_an_error(engine: Engine, server: Server, tiny: Server):
-    fields: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "seed": 3, "logprobs": 1}
+    fields: dict[str, Any] = {"max_tokens": 480, "ignore_eos": True, "seed": 3, "logprobs": 1}
     expected = [tiny.complete(prompt=prompt, **fields).json["choices"] for prompt in PROMPTS]
     answers: dict[int, Reply] = {}
 
@@ -78,7 +78,7 @@ def test_killing_a_replica_under_load_shows_no_client_an_error(engine: Engine, s
     clients = [threading.Thread(target=ask, args=(index,)) for index in range(len(PROMPTS))]
     for client in clients:
         client.start()
-    wait_until(lambda: all(value >= 3 for value in metrics_of(server, "num_requests_running").values()))
+    wait_until(lambda: all(value >= 1 for value in metrics_of(server, "num_requests_running").values()))
     os.kill(engine.llm.engine_core.process_ids[1], signal.SIGKILL)
     wait_until(lambda: metrics_of(server, "engine_up") == {"0": 1, "1": 0})
     assert server.get("/health").status == 200
