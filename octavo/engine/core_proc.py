@@ -7,6 +7,7 @@ process ends at once and takes the meeting place with it.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -203,6 +204,8 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         send=lambda message: output.send(encode(message)),
         note=lambda note: send_frame(lifeline, encode(note)),
     )
+    gc.collect()
+    gc.freeze()  # what is there stays: later collections need not look at it
     send_frame(lifeline, encode(_ready_note(started)))
     try:
         proc.run()
