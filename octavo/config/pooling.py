@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from octavo.types.pooling import PoolingTask
-
 # MAX, MEAN_SQRT_LEN and WEIGHTED_MEAN (later tokens weigh more) are those of sentence-transformers.
 SequencePooling = Literal["CLS", "LAST", "MEAN", "MAX", "MEAN_SQRT_LEN", "WEIGHTED_MEAN"]
 TokenPooling = Literal["ALL", "STEP"]
@@ -36,7 +34,7 @@ class PoolerConfig(TypedDict, total=False):
 class PoolingConfig:
     """A model that makes vectors or scores of prompts.
 
-    tasks: what it can do; the first is its own
+    tasks: what it can do, as PoolingParams.task names it; the first is its own
     embedding_size: of what is pooled, layers on top included
     score_activation: what use_activation means for scores; embeddings are normalised
     use_activation: when a request does not say it
@@ -46,7 +44,7 @@ class PoolingConfig:
     prompts: texts put before an input, by name; pools_prompt: whether their tokens count in the pooling
     """
 
-    tasks: tuple[PoolingTask, ...]
+    tasks: tuple[str, ...]
     sequence_pooling: SequencePooling
     token_pooling: TokenPooling
     embedding_size: int

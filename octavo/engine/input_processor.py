@@ -134,7 +134,7 @@ class InputProcessor:
         request = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._counter):x}",
             prompt_token_ids=checked.token_ids,
-            sampling_params=neutral_sampling_params(params),
+            sampling_params=neutral_sampling_params(params.skip_reading_prefix_cache),
             arrival_time=time.time() if arrival_time is None else arrival_time,
             seed=0,
             cache_salt=checked.cache_salt,

@@ -5,6 +5,7 @@ Values are checked on construction; whether the model can do it is checked on th
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import msgspec
@@ -51,11 +52,12 @@ class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unk
                 raise UnsupportedError(f"{name} is not supported: it is vLLM's own means; leave it out")
 
 
-def neutral_sampling_params(params: PoolingParams) -> SamplingParams:
-    """Return what a pooling request has in place of sampling parameters: one result, told at the end."""
+@functools.cache
+def neutral_sampling_params(skip_reading_prefix_cache: bool | None) -> SamplingParams:
+    """Return what pooling requests have in place of sampling parameters: one result, told at the end. Shared."""
     return SamplingParams(
         max_tokens=1,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        skip_reading_prefix_cache=params.skip_reading_prefix_cache,
+        skip_reading_prefix_cache=skip_reading_prefix_cache,
     )

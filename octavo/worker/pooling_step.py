@@ -14,7 +14,7 @@ import numpy as np
 from octavo.config.pooling import PoolingConfig, SequencePooling
 from octavo.ops.interface import Float, Int
 from octavo.types.messages import PackedArray
-from octavo.types.pooling import PoolingParams, PoolingTask
+from octavo.types.pooling import PoolingParams
 from octavo.types.step import ModelRunnerOutput, NewRequestData
 from octavo.worker.input_builder import StepInputs
 
@@ -26,7 +26,7 @@ class _Pooling:
     """A request under way. parts: hidden states of its tokens so far, where it needs those of all [n, H]"""
 
     params: PoolingParams
-    task: PoolingTask
+    task: str
     token_ids: list[int]
     second_text_start: int | None
     parts: list[Float] = field(default_factory=list)

@@ -28,7 +28,7 @@ def test_neutral_values_of_unbuilt_options_are_accepted():
         ("enable_lora", True, "LoRA"),
         ("speculative_config", {"method": "ngram"}, "speculative"),
         ("quantization_config", {"bits": 4}, "checkpoint says"),
-        ("runner", "pooling", "generation"),
+        ("profiler_config", {"dir": "x"}, "profiling"),
     ],
 )
 def test_unbuilt_options_are_refused_with_the_reason(option, value, reason):

@@ -56,5 +56,5 @@ def test_defaults_are_of_the_declared_types():
 
 
 def test_arrays_for_unbuilt_options_are_refused_like_anything_else():
-    with pytest.raises(UnsupportedError, match="pooler_config"):
-        EngineArgs.from_kwargs(pooler_config=np.array([1, 2]))
+    with pytest.raises(UnsupportedError, match="profiler_config"):
+        EngineArgs.from_kwargs(profiler_config=np.array([1, 2]))

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
+    BertConfig,
     BertForSequenceClassification,
     BertModel,
+    Qwen2Config,
+    Qwen2Model,
     Qwen3Config,
     Qwen3ForSequenceClassification,
     Qwen3Model,
@@ -229,6 +233,49 @@ def test_late_interaction_takes_each_query_tokens_best_match(llm: LLM) -> None:
     params = PoolingParams(task="token_embed")
     (output,) = llm.score("a b", "c d e", pooling_params=params, use_tqdm=False)
     assert np.isclose(output.outputs.score, (query @ document.T).max(axis=1).sum())
+
+
+def _add_tensors(folder: Path, architecture: str, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
+    """Make a checkpoint of Transformers one of an architecture that it does not have."""
+    save_file({**load_file(folder / "model.safetensors"), **tensors}, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "architectures": [architecture], **config}))
+    return folder
+
+
+def test_colbert_keeps_a_projected_vector_for_each_token(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, BertModel(BertConfig(**SIZES)))
+    reference = BertModel.from_pretrained(folder)
+    linear = torch.randn(8, 32)
+    llm = LLM(str(_add_tensors(folder, "HF_ColBERT", {"linear.weight": linear}, dim=8)))
+    (output,) = llm.score("a b", "c d e", use_tqdm=False)
+    states = []
+    for text in ("a b", "c d e"):
+        with torch.no_grad():
+            hidden = reference(torch.tensor([llm.get_tokenizer().encode(text)])).last_hidden_state[0] @ linear.T
+        states.append(torch.nn.functional.normalize(hidden, dim=-1))
+    assert abs(output.outputs.score - float((states[0] @ states[1].T).max(dim=1).values.sum())) < 1e-4
+    with pytest.raises(InvalidRequestError, match="token_embed"):
+        llm.embed("a", use_tqdm=False)
+
+
+def test_process_rewards_are_those_of_the_step_tags(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, Qwen2Model(Qwen2Config(**SIZES, num_key_value_heads=2, num_labels=2)))
+    reference = Qwen2Model.from_pretrained(folder)
+    head = {"score.0.weight": torch.randn(32, 32), "score.0.bias": torch.randn(32)}
+    head |= {"score.2.weight": torch.randn(2, 32), "score.2.bias": torch.randn(2)}
+    llm = LLM(
+        str(_add_tensors(folder, "Qwen2ForProcessRewardModel", head)),
+        pooler_config={"pooling_type": "STEP", "step_tag_id": 5, "returned_token_ids": [1, 0]},
+    )
+    ids = [4, 5, 6, 7, 5, 8]
+    (output,) = llm.reward([ids], use_tqdm=False)
+    with torch.no_grad():
+        states = reference(torch.tensor([ids])).last_hidden_state[0]
+        hidden = torch.relu(states @ head["score.0.weight"].T + head["score.0.bias"])
+        logits = hidden @ head["score.2.weight"].T + head["score.2.bias"]
+    expected = torch.softmax(logits[[1, 4]][:, [1, 0]], dim=-1)
+    assert output.outputs.data.shape == (2, 2) and np.allclose(output.outputs.data, expected.numpy(), atol=1e-4)
 
 
 def test_decoders_classify_by_their_last_token(tmp_path: Path) -> None:
