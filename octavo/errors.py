@@ -51,6 +51,10 @@ class RequestFailedError(OctavoError, RuntimeError):
     """An accepted request failed while it ran; other requests are unaffected."""
 
 
+class OverloadedError(OctavoError, RuntimeError):
+    """Too much work waits already; the same request may pass later."""
+
+
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine has died and serves no request any more."""
 

@@ -11,11 +11,15 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from octavo.config.configs import QUANTIZATION_METHODS, LogprobsMode, SchedulingPolicy
 from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.errors import ConfigError, UnsupportedError
+
+Unbuilt: TypeAlias = (
+    "Mapping[str, tuple[tuple[Any, ...], str]]"  # option -> values that ask for nothing, what is missing
+)
 
 
 def _option(default: Any, help: str, choices: Sequence[str] | None = None, in_cli: bool = True) -> Any:
@@ -152,6 +156,11 @@ class EngineArgs(metaclass=_KnownOptions):
         300.0, "seconds without a sign of life after which an engine process that has work is replaced; 0: never"
     )
 
+    @staticmethod
+    def unbuilt_options() -> Unbuilt:
+        """Return the options that are known by name only."""
+        return UNSUPPORTED_OPTIONS
+
     @classmethod
     def from_kwargs(cls, **options: Any) -> EngineArgs:
         """Build from keyword arguments that no type checker sees."""
@@ -169,11 +178,11 @@ class EngineArgs(metaclass=_KnownOptions):
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
         """Build from what a parser with these flags has parsed; the program's own flags are left alone."""
-        return cls.from_kwargs(**given_options(vars(args), cls))
+        return cls.from_kwargs(**given_options(vars(args), cls, cls.unbuilt_options()))
 
 
 # vLLM option -> (values that ask for nothing, what is missing). Accepted when neutral, refused otherwise.
-UNSUPPORTED_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
+UNSUPPORTED_OPTIONS: Unbuilt = {
     "model_impl": (("auto", "vllm"), "models run by Octavo's own declarations"),
     "tokenizer_mode": (("auto", "hf"), "tokenizers load from tokenizer.json or GGUF"),
     "tokenizer_revision": ((None,), "use revision"),

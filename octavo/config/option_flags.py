@@ -95,8 +95,33 @@ def add_option_arguments(
 
 
 def given_options(given: Mapping[str, Any], options: type[Any], without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options of a dataclass that were given, by field name."""
-    return {field.name: given[field.name] for field in _fields(options, without) if field.name in given}
+    """Return the options of a dataclass that were given, by field name; those that are not built too."""
+    names = {*(field.name for field in _fields(options, without)), *options.unbuilt_options()} - {*without}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def add_unbuilt_flags(parser: argparse.ArgumentParser, *options: type[Any]) -> None:
+    """Know the flags of options that are not built, so that they are refused with a reason, or accepted where neutral.
+
+    To be called when the parser has all others.
+    """
+    known = {action.dest for action in parser._actions}
+    unbuilt = {name: entry for one in options for name, entry in one.unbuilt_options().items()}
+    for name, (neutral, _) in unbuilt.items():
+        if name in known:
+            continue
+        is_switch = any(isinstance(value, bool) for value in neutral)
+        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": _any_value}
+        parser.add_argument(
+            "--" + name.replace("_", "-"), dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **kind
+        )
+
+
+def _any_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _fields(options: type[Any], without: Collection[str]) -> list[dataclasses.Field[Any]]:

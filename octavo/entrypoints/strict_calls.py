@@ -8,36 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from octavo.entrypoints.tool_requests import ToolWish
 from octavo.errors import InvalidRequestError
-from octavo.parsing.formats import ToolFormat
+from octavo.parsing.formats import CallSyntax, ToolFormat
+from octavo.parsing.tool_formats import TOOL_FORMATS
 from octavo.types.structured_params import StructuredOutputsParams
-
-
-@dataclass(frozen=True)
-class _Written:
-    """How a format's calls are written: {name} is the function's, as JSON; arguments stand between begin and end.
-
-    trigger: what begin begins with, and free text may not hold
-    """
-
-    trigger: str
-    begin: str
-    end: str
-
-
-_HERMES = _Written("<tool_call>", '<tool_call>\n{{"name": {name}, "arguments": ', "}\n</tool_call>")
-_LLAMA = _Written('{"name": ', '{{"name": {name}, "parameters": ', "}")
-_WRITTEN: Mapping[str, _Written] = {
-    **dict.fromkeys(("hermes", "qwen3_json", "granite4", "ernie45", "plamo3", "json"), _HERMES),
-    **dict.fromkeys(("llama3_json", "llama4_json"), _LLAMA),
-    "longcat": _Written(
-        "<longcat_tool_call>", '<longcat_tool_call>\n{{"name": {name}, "arguments": ', "}\n</longcat_tool_call>"
-    ),
-}
 
 
 def free_calls_grammar(
@@ -50,12 +27,12 @@ def free_calls_grammar(
     """
     if answer is None and not wish.strict:
         return None
-    written = _WRITTEN.get(tool_format.name)
-    if written is None or written.trigger in special_tokens:
+    syntax = tool_format.syntax
+    if syntax is None or syntax.trigger in special_tokens:
         raise _refusal(tool_format, wish)
-    tags = [_tag(written, tool["function"], wish.strict) for tool in wish.tools]
+    tags = [_tag(syntax, tool["function"], wish.strict) for tool in wish.tools]
     if answer is None:
-        calls: dict[str, Any] = {"type": "triggered_tags", "triggers": [written.trigger], "tags": tags}
+        calls: dict[str, Any] = {"type": "triggered_tags", "triggers": [syntax.trigger], "tags": tags}
         tag = {"type": "structural_tag", "format": calls}
         # models learn calls with a space behind colons and commas
         return StructuredOutputsParams(structural_tag=tag, disable_any_whitespace=False)
@@ -69,11 +46,11 @@ def free_calls_grammar(
     )
 
 
-def _tag(written: _Written, function: Mapping[str, Any], strict: frozenset[str]) -> dict[str, Any]:
+def _tag(syntax: CallSyntax, function: Mapping[str, Any], strict: frozenset[str]) -> dict[str, Any]:
     schema = function["parameters"] if function["name"] in strict else {"type": "object"}
-    begin = written.begin.format(name=json.dumps(function["name"], ensure_ascii=False))
+    begin = syntax.begin.format(name=json.dumps(function["name"], ensure_ascii=False))
     content = {"type": "json_schema", "json_schema": schema}
-    return {"type": "tag", "begin": begin, "content": content, "end": written.end}
+    return {"type": "tag", "begin": begin, "content": content, "end": syntax.end}
 
 
 def _as_format(answer: StructuredOutputsParams) -> dict[str, Any]:
@@ -87,15 +64,17 @@ def _as_format(answer: StructuredOutputsParams) -> dict[str, Any]:
         return {"type": "regex", "pattern": answer.regex}
     if answer.choice is not None:
         return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in answer.choice]}
+    if answer.grammar is not None:
+        return {"type": "grammar", "grammar": answer.grammar}
     raise InvalidRequestError(
         f'{answer.constraint} together with tools that the model may call is not supported; use tool_choice "none" or '
-        '"required", or a JSON schema, a regex or a choice',
+        '"required", or a JSON schema, a regex, a choice or a grammar',
         "structured_outputs",
     )
 
 
 def _refusal(tool_format: ToolFormat, wish: ToolWish) -> InvalidRequestError:
-    known = ", ".join(_WRITTEN)
+    known = ", ".join(sorted(one.name for one in TOOL_FORMATS.values() if one.syntax is not None))
     if wish.strict:
         return InvalidRequestError(
             f"strict functions that the model may call or not are enforced for the formats {known}, not for "

@@ -49,8 +49,8 @@ def forced_calls_schema(tools: Sequence[Tool], function_name: str | None, *, par
 def forced_calls_format(function_name: str | None) -> ToolFormat:
     """Return the format of an output that follows `forced_calls_schema`."""
     if function_name is not None:
-        return ToolFormat("forced", ArgumentsOnly(function_name), bare=("{",))
-    return ToolFormat("forced", JsonCalls(), bare=("[",))
+        return ToolFormat("forced", ArgumentsOnly(function_name), bare=("{",), is_forced=True)
+    return ToolFormat("forced", JsonCalls(), bare=("[",), is_forced=True)
 
 
 @dataclass(frozen=True, slots=True)

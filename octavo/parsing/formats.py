@@ -53,6 +53,19 @@ class CallBody(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """How a model writes a call whose arguments are JSON, for a grammar: `begin`, the arguments, `end`.
+
+    trigger: what begin begins with, and free text may not hold; begin: {name} in it is the function's, as JSON, and
+    braces are doubled
+    """
+
+    trigger: str
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """How a family of models writes tool calls; one declaration serves streams and whole outputs.
 
@@ -60,7 +73,9 @@ class ToolFormat:
     closing: markers after calls, in any order; none of them has to be there
     bare: beginnings of a call without a marker; they belong to the call
     separators: characters between calls, besides white space
+    syntax: what lets a grammar hold free calls to their schema; None where no grammar can
     make_id: ids of calls for which the model writes none
+    is_forced: the output is nothing but calls, so one that breaks off before or between them shows no part of it
     is_harmony: calls are messages in gpt-oss's channels; the fields above do not count
     """
 
@@ -70,7 +85,9 @@ class ToolFormat:
     closing: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
     separators: str = ""
+    syntax: CallSyntax | None = None
     make_id: MakeId = random_id
+    is_forced: bool = False
     is_harmony: bool = False
 
     @property

@@ -56,12 +56,13 @@ class Stops:
 class Reader:
     """The unread text of an output, `text[at:]`, and what was read of a thing that is still undecided (`held`)."""
 
-    __slots__ = ("_held", "at", "is_final", "num_taken", "text")
+    __slots__ = ("_held", "at", "is_final", "is_over", "num_taken", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.is_final = False
+        self.is_over = False  # more was wanted, and there was none
         self.num_taken = 0  # characters consumed so far
         self._held: list[str] | None = None
 
@@ -100,6 +101,7 @@ class Reader:
             yield
             if len(self.text) - self.at > num_unread:
                 return True
+        self.is_over = True
         return False
 
     def until(self, stops: Stops, emit: Emit) -> Steps[str | None]:

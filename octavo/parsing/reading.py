@@ -82,7 +82,9 @@ def _read_calls(
         writer.end_call(is_complete=False)
     if reader.num_taken == num_taken:
         reader.take(reader.at + 1)  # refused at sight: never look twice at the same place
-    writer.content(reader.release())
+    rest = reader.release()
+    if not (tool_format.is_forced and reader.is_over):
+        writer.content(rest)
 
 
 def _read_section(context: CallContext, tool_format: ToolFormat) -> Steps[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,7 +70,7 @@ def _resolve(
     option: str, name: str | None, formats: Mapping[str, Format], unbuilt: frozenset[str], by_template: str | None
 ) -> Format | None:
     if name == AUTO:
-        logger.info("%s: %s (from the chat template)", option, by_template or NONE)
+        _log_choice(option, by_template or NONE)
         name = by_template
     if not name or name == NONE:
         return None
@@ -79,6 +80,12 @@ def _resolve(
     if name in unbuilt:
         raise UnsupportedError(f"--{option} {name}: this format is not built; there are {choices}")
     raise ConfigError(f"--{option} {name!r}: expected one of {choices}")
+
+
+@lru_cache(maxsize=64)
+def _log_choice(option: str, name: str) -> None:
+    """Log what was chosen, once: the engine and its server both ask."""
+    logger.info("%s: %s (from the chat template)", option, name)
 
 
 def load_plugin(path: str | Path) -> None:

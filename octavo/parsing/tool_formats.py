@@ -7,7 +7,7 @@ Sources: the models' chat templates and model cards, as far as they are public, 
 from __future__ import annotations
 
 from octavo.parsing.brace_calls import BraceCalls
-from octavo.parsing.formats import CallBody, ToolFormat
+from octavo.parsing.formats import CallBody, CallSyntax, ToolFormat
 from octavo.parsing.json_calls import JsonCalls
 from octavo.parsing.named_calls import JsonOr, KeyedCalls, NamedCalls
 from octavo.parsing.python_calls import PythonCalls
@@ -68,22 +68,44 @@ _DEEPSEEK_OPENING = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜
 _DEEPSEEK_CLOSING = ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 
 
-def _tagged(name: str, body: CallBody, tag: str = "tool_call", bare: tuple[str, ...] = ()) -> ToolFormat:
+_LLAMA_SYNTAX = CallSyntax('{"name": ', '{{"name": {name}, "parameters": ', "}")
+
+
+def _tagged(
+    name: str,
+    body: CallBody,
+    tag: str = "tool_call",
+    bare: tuple[str, ...] = (),
+    syntax: CallSyntax | None = None,
+) -> ToolFormat:
     """Return the format of calls between `<tag>` and `</tag>`."""
-    return ToolFormat(name, body, opening=(f"<{tag}>",), closing=(f"</{tag}>",), bare=bare)
+    return ToolFormat(name, body, opening=(f"<{tag}>",), closing=(f"</{tag}>",), bare=bare, syntax=syntax)
+
+
+def _hermes_syntax(tag: str = "tool_call") -> CallSyntax:
+    return CallSyntax(f"<{tag}>", f'<{tag}>\n{{{{"name": {{name}}, "arguments": ', f"}}\n</{tag}>")
+
+
+def _hermes(name: str, tag: str = "tool_call") -> ToolFormat:
+    """Return the format of one object between tags, on a line of its own."""
+    return _tagged(name, _JSON, tag, syntax=_hermes_syntax(tag))
+
+
+def _llama(name: str) -> ToolFormat:
+    return ToolFormat(name, _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,", syntax=_LLAMA_SYNTAX)
 
 
 _FORMATS = (
     # ---- JSON objects with a name and arguments
     # Hermes, Qwen 2.5 and 3, and everything trained like them
-    _tagged("hermes", _JSON),
-    _tagged("qwen3_json", _JSON),
-    _tagged("granite4", _JSON),
-    _tagged("ernie45", _JSON),
-    _tagged("plamo3", _JSON),
+    _hermes("hermes"),
+    _hermes("qwen3_json"),
+    _hermes("granite4"),
+    _hermes("ernie45"),
+    _hermes("plamo3"),
     # Llama 3.1 and later: a bare object, several with semicolons; <|python_tag|> may stand before it
-    ToolFormat("llama3_json", _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,"),
-    ToolFormat("llama4_json", _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,"),
+    _llama("llama3_json"),
+    _llama("llama4_json"),
     ToolFormat("granite", _JSON, opening=("<|tool_call|>", "<tool_call>"), bare=("[",)),
     ToolFormat("granite-20b-fc", _JSON, opening=("<function_call>",)),
     ToolFormat("phi4_mini_json", _JSON, opening=("functools", "<|tool_call|>"), closing=("<|/tool_call|>",)),
@@ -91,7 +113,7 @@ _FORMATS = (
     _tagged("minimax_m1", _JSON, "tool_calls"),
     _tagged("jamba", _JSON, "tool_calls"),
     _tagged("hunyuan_a13b", _JSON, "tool_calls"),
-    _tagged("longcat", _JSON, "longcat_tool_call"),
+    _hermes("longcat", "longcat_tool_call"),
     ToolFormat("internlm", _JSON, opening=("<|action_start|><|plugin|>",), closing=("<|action_end|>",)),
     ToolFormat("gigachat3", _JSON, opening=("function call<|role_sep|>",)),
     ToolFormat("xlam", _JSON, opening=("[TOOL_CALLS]", "<tool_call>"), closing=("</tool_call>",), bare=("[{", "{")),
@@ -103,7 +125,15 @@ _FORMATS = (
     ),
     ToolFormat("apertus", KeyedCalls(), opening=("<|tools_prefix|>",), closing=("<|tools_suffix|>",)),
     # Anything that writes such objects or arrays of them into its text
-    ToolFormat("json", _JSON, opening=("<tool_call>",), closing=("</tool_call>",), bare=("{", "["), separators=";,"),
+    ToolFormat(
+        "json",
+        _JSON,
+        opening=("<tool_call>",),
+        closing=("</tool_call>",),
+        bare=("{", "["),
+        separators=";,",
+        syntax=_hermes_syntax(),
+    ),
     # ---- a name, then JSON
     # Mistral: `[TOOL_CALLS] [{...}]` up to v7 of its tokenizer, `[TOOL_CALLS]name[ARGS]{...}` since v11
     ToolFormat(

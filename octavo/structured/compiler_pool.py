@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 
 import msgspec
 
-from octavo.errors import EngineDeadError, RequestFailedError
+from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.log import get_logger
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
 from octavo.utils.frames import receive_frame, send_frame
@@ -32,6 +33,7 @@ _END_TIMEOUT_S = 1.0  # from the end of the connection to that of the process
 _START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
 
 
+_QUEUE_TIMEOUT_S = 10.0  # that a new grammar waits for a process: who waits longer holds a thread for a lost cause
 _LARGE_CHARS = 16 * 1024  # grammars over this may take seconds; nearly all that are of use are far below it
 
 
@@ -59,10 +61,15 @@ class CompilerPool:
     def compile(self, job: GrammarJob) -> Verdict:
         """Return what came of a grammar; waits for a free process, and then as long as the limits allow.
 
+        Raises OverloadedError when no process becomes free in time.
         A process that somebody else killed says nothing about its grammar, which is then tried once more.
         """
         is_large = len(job.text) > _LARGE_CHARS
-        with self._slots_for_large if is_large else contextlib.nullcontext(), self._slots:
+        deadline = time.monotonic() + _QUEUE_TIMEOUT_S
+        with (
+            _slot(self._slots_for_large, deadline) if is_large else contextlib.nullcontext(),
+            _slot(self._slots, deadline),
+        ):
             verdict, is_own_doing = self._try(job)
             if not is_own_doing:
                 verdict, _ = self._try(job)
@@ -114,6 +121,19 @@ class CompilerPool:
     def _discard_locked(self, compiler: _Compiler) -> None:
         compiler.end()
         self._live.discard(compiler)
+
+
+@contextlib.contextmanager
+def _slot(slots: threading.Semaphore, deadline: float) -> Iterator[None]:
+    """Hold one of the slots; raises OverloadedError where none is free before a time (`time.monotonic`)."""
+    if not slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise OverloadedError(
+            f"grammars that came before took more than {_QUEUE_TIMEOUT_S:g} s to compile; try again later"
+        )
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 class _Compiler:

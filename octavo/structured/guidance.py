@@ -23,6 +23,7 @@ LARK, SCHEMA = "lark", "schema"  # kinds of specs
 LARK_HEADER = '%llguidance {"no_forcing": true}\n'
 _MAX_MESSAGE_CHARS = 500
 _NOTHING_FITS = "NoExtensionBias"  # the library's name for a grammar in which nothing can begin
+_BLAMED = (("patternProperty", "patternProperties"), ("regex", "pattern"))  # in the library's words -> a keyword
 _QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
 
 
@@ -75,7 +76,8 @@ class GuidanceBackend:
         grammar = llguidance.LLMatcher.grammar_from_lark(spec.source)
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits[spec.kind])
         if matcher.is_error():
-            raise GrammarError(readable(matcher.get_error()))
+            error = readable(matcher.get_error())
+            raise GrammarError(_schema_error(error) if spec.kind == SCHEMA else error)
         ignored = matcher.get_grammar_warnings()
         if ignored:
             raise GrammarError(readable("; ".join(ignored)))
@@ -119,6 +121,13 @@ def _parser_limits(limits: GrammarLimits, max_row_items: int) -> llguidance.LLPa
         max_grammar_size=limits.max_grammar_size,
         verbose_errors=False,
     )
+
+
+def _schema_error(message: str) -> str:
+    """Name the keyword to blame where the library has no place for what it says."""
+    keyword = next((named for said, named in _BLAMED if said in message), None)
+    what = "the schema" if keyword is None else f"keyword {keyword!r}"
+    return f"{what} at #: {message}"
 
 
 def readable(message: str) -> str:

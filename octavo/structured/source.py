@@ -16,6 +16,7 @@ from octavo.structured import gbnf, structural_tag
 from octavo.structured.backend import GrammarError
 from octavo.structured.guidance import LARK, LARK_HEADER, NAME, SCHEMA
 from octavo.structured.json_schema import UNIQUE_PLACES, SchemaRefusedError, prepare_schema
+from octavo.structured.json_schema.strings import is_json_whitespace
 from octavo.structured.lark import lark_text
 from octavo.structured.messages import GrammarJob, JsonStyle
 from octavo.types.grammar import GrammarSpec
@@ -65,6 +66,11 @@ def json_rule(schema: Any, style: JsonStyle) -> tuple[str, str]:
     options |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
     if style.whitespace_pattern is not None or not style.compact:
         pattern = DEFAULT_WHITESPACE if style.whitespace_pattern is None else style.whitespace_pattern
+        if not is_json_whitespace(pattern):
+            raise GrammarError(
+                f"whitespace_pattern {pattern[:80]!r} may match other characters than spaces, tabs and line breaks, "
+                r"which are all the white space of JSON; an example is [ \t\r\n]*"
+            )
         options |= {"whitespace_flexible": True, "whitespace_pattern": pattern}
     rule = "%json " + json.dumps({**prepared, "x-guidance": options}, ensure_ascii=False)
     return rule, "" if places is None else json.dumps(places)
@@ -127,7 +133,10 @@ def _structural_tag(job: GrammarJob) -> str:
 
 
 def _nested_grammar(text: str) -> str:
-    raise GrammarError('a structural tag cannot hold content of type "grammar"; use json_schema or regex')
+    rules = grammar_rules(text)
+    if rules.startswith("%llguidance"):
+        raise GrammarError("a grammar within a structural tag has no options of its own: leave %llguidance out")
+    return f"%lark {{\n{rules}\n}}"
 
 
 IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*(\[[^\]\n]*\]\s*)?:(?!:))", re.MULTILINE)

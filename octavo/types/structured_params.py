@@ -100,11 +100,21 @@ def _verify_json(name: str, value: object) -> None:
     decoded: object = value
     if isinstance(value, str):
         try:
-            decoded = json_module.loads(value)
+            decoded = json_module.loads(value, object_pairs_hook=_without_duplicates)
         except (ValueError, RecursionError) as error:
             raise checks.wrong(name, f"valid JSON ({error})", value) from None
     if _depth_exceeds(decoded, MAX_JSON_NESTING):
         raise checks.wrong(name, f"nested at most {MAX_JSON_NESTING} deep", "something deeper")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; raises ValueError for a name that comes twice, as readers differ on which one counts."""
+    decoded = dict(pairs)
+    if len(decoded) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in decoded if names.count(name) > 1)
+        raise ValueError(f"an object has the name {twice[:80]!r} twice")
+    return decoded
 
 
 def _depth_exceeds(value: object, limit: int) -> bool:

@@ -8,7 +8,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from octavo.config.engine_args import EngineArgs
+from octavo.config.engine_args import UNSUPPORTED_OPTIONS, EngineArgs
 from octavo.entrypoints.cli.arguments import (
     SAMPLING_OPTIONS,
     add_engine_arguments,
@@ -16,13 +16,13 @@ from octavo.entrypoints.cli.arguments import (
     given_engine_options,
     given_sampling_options,
 )
+from octavo.errors import UnsupportedError
 from octavo.types.sampling_params import UNSUPPORTED_FIELDS, SamplingParams
 
 # Fields that have no flag: the command decides them, another flag of the engine covers them, or they are internal.
 NOT_ON_THE_COMMAND_LINE = {
     "output_kind",
     "stream_interval",
-    "structured_outputs",
     "flat_logprobs",
     "skip_reading_prefix_cache",
     "skip_clone",
@@ -50,6 +50,13 @@ def test_every_engine_option_has_a_flag():
     add_engine_arguments(parser)
     flags = {action.dest for action in parser._actions}
     assert {field.name for field in dataclasses.fields(EngineArgs) if field.metadata["in_cli"]} <= flags
+
+
+@pytest.mark.parametrize("name", [name for name, (neutral, _) in UNSUPPORTED_OPTIONS.items() if neutral == (None,)])
+def test_options_that_are_not_built_are_refused_with_their_reason(name: str):
+    given = given_engine_options(parse("--" + name.replace("_", "-"), "something"))
+    with pytest.raises(UnsupportedError, match=name):
+        EngineArgs.from_kwargs(**given)
 
 
 def test_nothing_given_is_nothing_passed_on():

@@ -141,8 +141,7 @@ def test_a_forced_call_that_does_not_end_is_incomplete() -> None:
     for length in range(len(text)):
         result = whole(lambda: forced(None), text[:length])
         assert streamed(lambda: forced(None), text[:length]) == result
-        if not result.calls:
-            assert (result.content or "") == text[:length]
+        assert not result.content  # what breaks off before or between calls is no text for anybody
     for length in range(1, len(ARGUMENTS)):
         result = whole(lambda: forced("book"), ARGUMENTS[:length])
         assert result == Result(None, None, (("book", ARGUMENTS[:length], False),))

@@ -151,6 +151,23 @@ def test_request_whose_own_parameters_leave_nothing_is_its_authors_fault(real: S
 
 
 @pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/responses", "text", {"formats": {"type": "json_object"}}),
+        ("/v1/responses", "reasoning", {"efforts": "low"}),
+        ("/v1/messages", "output_config", {"schema": PERSON}),
+    ],
+)
+def test_members_that_nobody_reads_are_refused_unless_they_ask_for_nothing(tiny: Server, path, field, value):
+    turns = {"input": "Hi", "max_output_tokens": 16}
+    if path == "/v1/messages":
+        turns = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    reply = tiny.post(path, model=tiny.model, **turns, **{field: value})
+    assert reply.status == 400 and f"{field}.{next(iter(value))}" in reply.json["error"]["message"]
+    assert tiny.post(path, model=tiny.model, **turns, **{field: dict.fromkeys(value)}).status == 200
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"response_format": {"type": "json_schema", "schema": PERSON}}, "response_format"),

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from octavo.config import StructuredOutputsConfig
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OverloadedError
+from octavo.structured import compiler_pool
 from octavo.structured.checker import GrammarChecker
 from octavo.structured.limits import GrammarLimits
 from octavo.types.structured_params import StructuredOutputsParams as Wish
@@ -34,6 +35,18 @@ def checker() -> Iterator[GrammarChecker]:
 def processes(checker: GrammarChecker) -> list[int]:
     assert checker._pool is not None
     return [compiler._process.pid for compiler in checker._pool._live]
+
+
+def test_who_would_wait_too_long_is_told_so(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiler_pool, "_QUEUE_TIMEOUT_S", 0.01)
+    slots = checker._compilers()._slots
+    num_taken = 0
+    while slots.acquire(blocking=False):
+        num_taken += 1
+    with pytest.raises(OverloadedError, match="try again"):
+        checker.check(Wish(regex="waits"))
+    slots.release(num_taken)
+    assert checker.check(Wish(regex="waits")).kind == "lark"
 
 
 def test_grammars_pass_and_are_known_afterwards(checker: GrammarChecker):

@@ -99,6 +99,12 @@ def test_schema_without_a_value_is_refused(backend: GuidanceBackend, schema):
         begin(backend, "json", schema)
 
 
+@pytest.mark.parametrize("pattern", ["a*", ".", r"\s*", "[ \t]|x", "("])
+def test_white_space_that_json_does_not_have_is_refused(backend: GuidanceBackend, pattern):
+    with pytest.raises(GrammarError, match="whitespace_pattern"):
+        begin(backend, "json", {"type": "array"}, JsonStyle(whitespace_pattern=pattern))
+
+
 def test_refusals_name_the_keyword(backend: GuidanceBackend):
     with pytest.raises(GrammarError, match="keyword 'multipleOf' at #/items"):
         begin(backend, "json", {"type": "array", "items": {"multipleOf": 0.01}})

@@ -26,6 +26,14 @@ def check(backend: GuidanceBackend, wish, admitted: list[str], refused: list[str
     assert [text for text in refused if admits(backend, matcher, text)] == []
 
 
+@pytest.mark.parametrize("rules", ['root ::= "a" b\nb ::= [0-9]+', 'start: "a" b\nb: /[0-9]+/'])
+def test_passages_follow_grammars_of_their_own(backend: GuidanceBackend, rules: str):
+    content = {"type": "grammar", "grammar": rules}
+    elements = [{"type": "tag", "begin": "<g>", "content": content, "end": "</g>"}, content]
+    wish = {"format": {"type": "sequence", "elements": elements}}
+    check(backend, wish, ["<g>a12</g>a3"], ["<g>a</g>a3", "<g>b12</g>a3", "<g>a12</g>3"])
+
+
 def test_structures_constrain_what_follows_their_trigger(backend: GuidanceBackend):
     structures = [
         {"begin": "<function=one>", "schema": SCHEMA, "end": "</function>"},
@@ -93,7 +101,8 @@ def test_any_text_without_certain_words(backend: GuidanceBackend):
         ({"structures": [{"begin": "a", "end": ""}], "triggers": [""]}, "triggers"),
         ({"format": {"type": "qwen_xml_parameter", "json_schema": {}}}, "qwen_xml_parameter"),
         ({"format": {"type": "const_string"}}, "value"),
-        ({"format": {"type": "grammar", "grammar": "x"}}, "grammar"),
+        ({"format": {"type": "grammar", "grammar": "x"}}, "::="),
+        ({"format": {"type": "grammar", "grammar": '%llguidance {}\nstart: "a"'}}, "options"),
         ({"format": {"type": "sequence", "elements": [{"type": "any_text"}, const("x")]}}, "last element"),
         ({"format": {"type": "tag", "begin": "a", "content": const("b"), "end": 5}}, "end"),
         ({"format": {"type": "regex", "pattern": "(?=a)"}}, "look-around"),

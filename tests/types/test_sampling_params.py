@@ -380,6 +380,8 @@ def test_structured_outputs_need_exactly_one_constraint() -> None:
         {"json": {"const": {1, 2}}},
         {"json": {"maximum": math.nan}},
         {"json": '{"maximum": ' + "9" * 5000 + "}"},
+        {"json": '{"type": "object", "properties": {"a": {"type": "null", "type": "string"}}}'},
+        {"structural_tag": '{"format": {}, "format": {}}'},
         {"regex": "a", "disable_any_whitespace": 1},
         {"regex": "a", "whitespace_pattern": 5},
     ):

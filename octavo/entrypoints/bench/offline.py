@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.engine_args import EngineArgs
-from octavo.config.option_flags import add_option_arguments, given_options
+from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, given_options
 from octavo.entrypoints.cli.main import Parser
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each engine option, folded in the help."""
     add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs)
+    add_unbuilt_flags(parser, EngineArgs)
     if isinstance(parser, Parser):
         parser.folded_groups.add("engine")
 

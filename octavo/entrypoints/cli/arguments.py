@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.config.engine_args import EngineArgs
-from octavo.config.option_flags import add_flag, add_option_arguments, given_options, json_object, token_ids
+from octavo.config.option_flags import (
+    add_flag,
+    add_option_arguments,
+    add_unbuilt_flags,
+    given_options,
+    json_object,
+    token_ids,
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,9 @@ SAMPLING_OPTIONS: tuple[SamplingOption, ...] = (
     SamplingOption("logprob_token_ids", token_ids, "log-probabilities of exactly these token ids"),
     SamplingOption("repetition_detection", json_object, "JSON object: max_pattern_size, min_pattern_size, min_count"),
     SamplingOption("thinking_token_budget", int, "most tokens of reasoning, whose end is then forced; -1: no limit"),
+    SamplingOption(
+        "structured_outputs", json_object, "JSON object: one of json, regex, choice, grammar, json_object, …"
+    ),
     SamplingOption("extra_args", json_object, "JSON object for custom logits processors"),
 )
 
@@ -81,6 +91,7 @@ def given_sampling_options(args: argparse.Namespace) -> dict[str, Any]:
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each EngineArgs field; --seed is the request's (the engine's only serves requests without one)."""
     add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs, _SAMPLING_NAMES)
+    add_unbuilt_flags(parser, EngineArgs)
 
 
 def given_engine_options(args: argparse.Namespace) -> dict[str, Any]:

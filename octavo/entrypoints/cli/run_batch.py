@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from octavo.config.engine_args import EngineArgs
-from octavo.config.option_flags import add_option_arguments, given_options
+from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, given_options
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import ServerArgs
 
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output-file", required=True, metavar="FILE", help='results; "-": standard output')
     add_option_arguments(parser, "requests", "how they are understood", ServerArgs, _OTHERS)
     add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs)
+    add_unbuilt_flags(parser, EngineArgs)
     if isinstance(parser, Parser):
         parser.folded_groups.add("engine")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo import envs
-from octavo.config.engine_args import UNSUPPORTED_OPTIONS, EngineArgs
-from octavo.config.option_flags import add_option_arguments, given_options
+from octavo.config.engine_args import EngineArgs
+from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, given_options
 from octavo.entrypoints.cli.main import Parser
-from octavo.entrypoints.openai.server_args import UNBUILT_SERVER_OPTIONS, ServerArgs
+from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
 
 USAGE = "octavo serve [MODEL] [options]"
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, name in _COUNT_ALIASES.items():
         parser.add_argument(flag, dest=name, type=int, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add_option_arguments(parser, "engine", "what is not given is chosen by Octavo", EngineArgs, _OWN_FLAGS)
-    _add_unbuilt(parser)
+    add_unbuilt_flags(parser, EngineArgs, ServerArgs)
     if isinstance(parser, Parser):
         parser.folded_groups.add("engine")
 
@@ -55,17 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     given = {**(args.config or {}), **{name: value for name, value in vars(args).items() if name != "config"}}
     names = given.pop("served_model_name", [])
-    engine_options = given_options(given, EngineArgs, _OWN_FLAGS)
+    engine_options = given_options(given, EngineArgs, (*_OWN_FLAGS, *_FROM_SERVER))
     if "model_tag" in given:
         if "model" in engine_options and engine_options["model"] != given["model_tag"]:
             raise ConfigError(f"two models are given: {given['model_tag']} and --model {engine_options['model']}")
         engine_options["model"] = given["model_tag"]
     if names:
         engine_options["served_model_name"] = names[0]
-    unbuilt = {name: given[name] for name in UNSUPPORTED_OPTIONS if name in given and name not in _FROM_SERVER}
-    engine_args = EngineArgs.from_kwargs(**engine_options, **unbuilt)
+    engine_args = EngineArgs.from_kwargs(**engine_options)
     server_options = given_options(given, ServerArgs)
-    server_options.update({name: given[name] for name in UNBUILT_SERVER_OPTIONS if name in given})
     server_options.setdefault("api_key", envs.api_keys())
     server_args = ServerArgs.from_kwargs(**server_options)
     return _serve(engine_args, server_args, names)
@@ -122,29 +120,3 @@ def _list_arguments(name: str, values: list[Any]) -> list[str]:
     if name == "served-model-name":
         return [f"--{name}", *map(str, values)]
     return [f"--{name}={value}" for value in values]
-
-
-def _add_unbuilt(parser: argparse.ArgumentParser) -> None:
-    """Know vLLM's other options by name, so that they are refused with a reason, or accepted where neutral."""
-    known = {action.dest for action in parser._actions}
-    for name, (neutral, _) in {**UNSUPPORTED_OPTIONS, **UNBUILT_SERVER_OPTIONS}.items():
-        if name in known:
-            continue
-        flag = "--" + name.replace("_", "-")
-        if any(isinstance(value, bool) for value in neutral):
-            parser.add_argument(
-                flag,
-                dest=name,
-                action=argparse.BooleanOptionalAction,
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-            )
-        else:
-            parser.add_argument(flag, dest=name, type=_any_value, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-def _any_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

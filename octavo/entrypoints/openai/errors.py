@@ -9,7 +9,13 @@ import msgspec
 from starlette.responses import Response
 
 from octavo.entrypoints.openai.protocol.common import ErrorBody, ErrorResponse
-from octavo.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnsupportedError
+from octavo.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestFailedError,
+    UnsupportedError,
+)
 from octavo.log import get_logger
 
 logger = get_logger(__name__)
@@ -53,6 +59,8 @@ def as_http_error(error: BaseException) -> HTTPError:
         return HTTPError(400, str(error))
     if isinstance(error, EngineDeadError):
         return HTTPError(503, f"the engine is not running: {error}", headers={"Retry-After": str(RETRY_AFTER_S)})
+    if isinstance(error, OverloadedError):
+        return HTTPError(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)})
     if isinstance(error, RequestFailedError):
         return HTTPError(500, str(error))
     logger.error("a request failed unexpectedly", exc_info=error)

@@ -14,7 +14,7 @@ from octavo.entrypoints.openai.response_turns import add_assistant_call, add_ass
 from octavo.entrypoints.openai.sampling import to_sampling_params
 from octavo.entrypoints.openai.state import ServerState
 from octavo.entrypoints.openai.structured import from_text_format
-from octavo.entrypoints.openai.unbuilt_fields import Unbuilt, refuse_unbuilt
+from octavo.entrypoints.openai.unbuilt_fields import Unbuilt, refuse_unbuilt, refuse_unknown
 from octavo.entrypoints.tool_requests import response_tools
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
@@ -183,10 +183,12 @@ def check_fields(request: ResponsesRequest) -> None:
         if wish not in _KNOWN_INCLUDES:
             raise InvalidRequestError(f"include: {wish[:80]!r} is not supported; {LOGPROBS!r} is", "include")
     text = request.text or {}
+    refuse_unknown("text", text, ("format", "verbosity"))
     from_text_format(text)
     if text.get("verbosity") not in (None, "medium"):
         raise InvalidRequestError("text.verbosity is not supported: models have no setting for it", "text")
     reasoning = request.reasoning or {}
+    refuse_unknown("reasoning", reasoning, ("effort", "summary", "generate_summary"))
     if not isinstance(reasoning.get("effort"), (str, type(None))):
         raise wrong("reasoning.effort", "text", reasoning["effort"], "reasoning")
     for name in ("summary", "generate_summary"):

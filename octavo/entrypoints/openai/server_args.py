@@ -95,6 +95,11 @@ class ServerArgs:
         if not self.metrics_prefix.isidentifier():
             raise ConfigError(f"metrics_prefix must be letters, digits and _, got {self.metrics_prefix!r}")
 
+    @staticmethod
+    def unbuilt_options() -> Mapping[str, tuple[tuple[Any, ...], str]]:
+        """Return the options that are known by name only."""
+        return UNBUILT_SERVER_OPTIONS
+
     @classmethod
     def from_kwargs(cls, **options: Any) -> ServerArgs:
         """Build from options; those that are known and not built raise UnsupportedError unless they ask for nothing."""

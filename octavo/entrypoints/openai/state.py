@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _NUM_PREPARING_THREADS = 2  # templates and tokenizers; enough to keep one long prompt from delaying the others
-_NUM_GRAMMAR_THREADS = 64  # they mostly wait; so those with known grammars pass those that wait for new ones
+_NUM_GRAMMAR_THREADS = 128  # they mostly wait; so those with known grammars pass those that wait for new ones
 _BULKY_BYTES = 256 * 1024  # tokenised in less than half a second
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.entrypoints.openai.protocol.common import GenerationRequest
+from octavo.entrypoints.openai.unbuilt_fields import refuse_unknown
 from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import wrong
 from octavo.types.structured_params import StructuredOutputsParams
@@ -76,6 +77,7 @@ def from_text_format(text: Mapping[str, Any] | None) -> StructuredOutputsParams 
 
 def from_output_config(output_config: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
     """Read `output_config` of a request to /v1/messages; raises InvalidRequestError."""
+    refuse_unknown("output_config", output_config or {}, ("format", "effort"))
     wish = (output_config or {}).get("format")
     if wish is None:
         return None

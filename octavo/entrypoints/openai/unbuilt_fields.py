@@ -6,7 +6,7 @@ values are neutral, and what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,6 +55,13 @@ POOLING_UNBUILT: Unbuilt = {
     "max_tokens_per_doc": ((0,), "use truncate_prompt_tokens"),
     "rank_fields": (([], ["text"]), "documents are ordered by their text"),
 }
+
+
+def refuse_unknown(field: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise InvalidRequestError for a member of a field that asks for something and that nobody here reads."""
+    for name, wish in value.items():
+        if name not in known and wish is not None and wish is not False:
+            raise InvalidRequestError(f"{field}.{name[:80]} is not known; {field} has {', '.join(known)}", field)
 
 
 def refuse_unbuilt(request: msgspec.Struct, unbuilt: Unbuilt = UNBUILT) -> None:

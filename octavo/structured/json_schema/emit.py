@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from octavo.structured.json_schema.dialects import is_assertion
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.expand import Expander
 from octavo.structured.json_schema.limits import MAX_BACKEND_DEPTH, MAX_DEFINITIONS
@@ -178,7 +179,7 @@ class Emitter:
             if not lacking or lacking[0] == NEVER:
                 break
             terms = lacking[0]
-        raise SchemaRefusedError("no value satisfies it", "", self.pointer_of(terms))
+        raise SchemaRefusedError("no value satisfies it", self.keywords_of(terms), self.pointer_of(terms))
 
     def is_possible(self, plan: Plan) -> bool:
         return all(terms != NEVER and self.definitions[frozenset(terms)].has_values for terms in needed_of(plan))
@@ -206,6 +207,18 @@ class Emitter:
     def pointer_of(self, terms: Conjunction) -> str:
         numbers = [term.number for term in terms if isinstance(term, SchemaTerm)]
         return self.expander.document.nodes[numbers[0]].pointer if numbers else ""
+
+    def keywords_of(self, terms: Conjunction) -> str:
+        """Return the keywords that a conjunction's schemas assert, for an error."""
+        nodes = [self.expander.document.nodes[term.number] for term in terms if isinstance(term, SchemaTerm)]
+        said = [
+            key
+            for node in nodes
+            if isinstance(node.schema, dict)
+            for key in node.schema
+            if is_assertion(key, node.dialect)
+        ]
+        return ", ".join(dict.fromkeys(said))
 
     def write(self, terms: Conjunction, depth: int, written: dict[str, JsonValue]) -> JsonValue:
         """Return a conjunction in place, or a reference to its definition, which is noted in `written`."""

@@ -266,6 +266,35 @@ def length_range(tree: Node) -> tuple[int, int | None]:
     return 0, None
 
 
+def num_endless(tree: Node) -> int:
+    """Return how many repetitions without a bound a tree has."""
+    if isinstance(tree, Repeat):
+        return (tree.high is None) + num_endless(tree.item)
+    return sum(map(num_endless, tree.items)) if isinstance(tree, (Concat, Alternate)) else 0
+
+
+def within_length(tree: Node, high: int) -> Node | None:
+    """Return a part of a tree's strings that have at most `high` characters: endless repetitions get equal bounds."""
+    fitting, least, most = None, 1, high
+    while least <= most:
+        bound = (least + most) // 2
+        candidate = _with_bound(tree, bound)
+        longest = length_range(candidate)[1]
+        if longest is not None and longest <= high:
+            fitting, least = candidate, bound + 1
+        else:
+            most = bound - 1
+    return fitting
+
+
+def _with_bound(tree: Node, bound: int) -> Node:
+    if isinstance(tree, Repeat):
+        return Repeat(_with_bound(tree.item, bound), tree.low, max(tree.low, bound) if tree.high is None else tree.high)
+    if isinstance(tree, (Concat, Alternate)):
+        return type(tree)(tuple(_with_bound(item, bound) for item in tree.items))
+    return tree
+
+
 def finite_language(tree: Node, limit: int) -> list[str] | None:
     """Return all strings of a tree where they are no more than `limit`, else None."""
     if isinstance(tree, Chars):

@@ -175,6 +175,8 @@ class Parser:
         if character == "\\":
             if self.peek() and self.peek() in "bB":
                 return WordEdge(negated=self.take() == "B")
+            if self.peek() and self.peek() in "AZ":  # of Python and Java; ECMA-262 forbids them
+                return Anchor(at_start=self.take() == "A")
             return Chars(self.escape(in_class=False))
         if character in "*+?":
             raise PatternError(f"nothing to repeat at character {self.position - 1}")
@@ -210,10 +212,11 @@ class Parser:
             raise PatternError("dialects disagree on ']' as the first of a character class; escape it")
         while not self.accept("]"):
             low, low_wide = self.class_member()
-            if self.peek() == "-" and self.text[self.position + 1 : self.position + 2] not in ("]", ""):
+            is_single = len(low) == 1 and low[0][0] == low[0][1]  # [\w-.] is no range to those who take it at all
+            if is_single and self.peek() == "-" and self.text[self.position + 1 : self.position + 2] not in ("]", ""):
                 self.take()
                 high, _ = self.class_member()
-                if len(low) != 1 or low[0][0] != low[0][1] or len(high) != 1 or high[0][0] != high[0][1]:
+                if len(high) != 1 or high[0][0] != high[0][1]:
                     raise PatternError("a class such as \\d cannot end a range")
                 if low[0][0] > high[0][0]:
                     raise PatternError("a range in a character class is out of order")

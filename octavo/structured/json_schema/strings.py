@@ -6,12 +6,14 @@ from octavo.structured.json_schema import regex_language
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.regex_language import TooLargeError
 from octavo.structured.json_schema.regex_search import Demands, parse_pattern
-from octavo.structured.json_schema.regex_syntax import Node, all_but, to_text
+from octavo.structured.json_schema.regex_syntax import Chars, Node, PatternError, Repeat, all_but, to_text
 from octavo.structured.json_schema.shapes import StringShape
 from octavo.structured.json_schema.values import JsonValue
 
 MAX_LENGTH = 1_000_000  # characters; longer texts are not generated
 MAX_EXCLUDED_CHARACTERS = 5_000
+JSON_WHITESPACE = Repeat(Chars(((9, 10), (13, 13), (32, 32))), 0, None)
+LARGE_LENGTH = 200  # with several endless repetitions, llguidance does not find out whether anything is so short
 
 # Formats that llguidance enforces -> the fewest and the most characters of a match. Any other format is an annotation.
 FORMATS: dict[str, tuple[int, int | None]] = {
@@ -35,6 +37,15 @@ def pattern_matches(pattern: str, text: str) -> tuple[bool, bool]:
         return meets(parsed.wide, text), meets(parsed.narrow, text)
     except TooLargeError:
         return True, False
+
+
+def is_json_whitespace(pattern: str) -> bool:
+    """Tell whether all that a pattern matches as a whole surely is white space of JSON, or nothing."""
+    try:
+        wide = parse_pattern(f"^(?:{pattern})$").wide
+    except PatternError:
+        return False
+    return not wide.forbidden and regex_language.is_empty(wide.required, (JSON_WHITESPACE,)) is True
 
 
 def meets(demands: Demands, text: str) -> bool:
@@ -100,21 +111,32 @@ def string_trees(shape: StringShape) -> tuple[list[Node], list[Node]]:
     return required, forbidden
 
 
+def without_forbidden(required: list[Node], forbidden: list[Node], pointer: str) -> list[Node]:
+    """Return trees that a string must match all of, as one if possible, and none that it must not match."""
+    if not forbidden:
+        return required
+    try:
+        return [regex_language.combine(tuple(required), tuple(forbidden))]
+    except TooLargeError:
+        pass
+    try:
+        return [*required, *(regex_language.combine((), (tree,)) for tree in forbidden)]
+    except TooLargeError:
+        raise SchemaRefusedError("the complement of the pattern is too large", "pattern", pointer) from None
+
+
 def write_strings(shape: StringShape) -> JsonValue:
     """Return the schema of a shape for the backend. Raises SchemaRefusedError."""
     if shape.values is not None:
         return {"enum": [write_text(value, shape.pointer) for value in shape.values]}
-    required, forbidden = string_trees(shape)
-    if forbidden:
-        try:
-            required = [regex_language.combine(tuple(required), tuple(forbidden))]
-        except TooLargeError:
-            raise SchemaRefusedError("the complement of the pattern is too large", "pattern", shape.pointer) from None
+    required = without_forbidden(*string_trees(shape), shape.pointer)
     low, high = shape.low, shape.high
     high = None if high is None else min(high, MAX_LENGTH)
     if low > MAX_LENGTH:
         raise SchemaRefusedError(f"no text of {low} characters can be generated", "minLength", shape.pointer)
     if len(required) == 1:
+        if high is not None and high >= LARGE_LENGTH and regex_language.num_endless(required[0]) > 1:
+            required = [regex_language.within_length(required[0], high) or required[0]]
         shortest, longest = regex_language.length_range(required[0])
         low = 0 if shortest >= low else low
         high = None if longest is not None and high is not None and longest <= high else high

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.errors import InvalidRequestError
+from octavo.structured.backend import GrammarError
 from octavo.structured.json_schema import SchemaRefusedError, prepare_schema
+from octavo.structured.messages import GrammarJob, JsonStyle
+from octavo.structured.source import lark_spec
+from tests.structured.json_schema.random_schemas import random_document
 
 REFUSED: list[tuple[Any, str, str]] = [
     ({"properties": {"a": {"anyOf": [{"type": "array", "uniqueItems": True}, {"items": {"const": 1}, "minItems": 2}]}}},
@@ -39,9 +46,9 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema", ""),
     (False, "", ""),
     ({"type": "object", "properties": {"a": {"type": "string", "minLength": 3, "maxLength": 2}}, "required": ["a"]},
-     "", "/properties/a"),
+     "type, minLength, maxLength", "/properties/a"),
     ({"$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}},
-      "$ref": "#/$defs/n"}, "", "/$defs/n"),
+      "$ref": "#/$defs/n"}, "type, properties, required", "/$defs/n"),
     ({"const": float("nan")}, "", "/const"),
     ({"const": "\ud800"}, "", "/const"),
     ([], "", ""),
@@ -57,6 +64,22 @@ def test_refusal_names_keyword_and_place(schema: Any, keyword: str, pointer: str
     assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
     assert keyword in str(caught.value)
     assert f"#{pointer}" in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_refusal_names_a_keyword_and_its_place(seed: int) -> None:
+    """Whatever is refused: the suite's schemas, and random ones in which every keyword meets every other."""
+    lines = (Path(__file__).parent / "data" / "suite.jsonl").read_text(encoding="utf-8").splitlines()
+    schemas = [{"$schema": line[1], **line[2]} for line in map(json.loads, lines[seed::4]) if isinstance(line[2], dict)]
+    schemas += [random_document(random.Random(10_000 * seed + index)) for index in range(150)]
+    num_refused = 0
+    for schema in schemas:
+        try:
+            lark_spec(GrammarJob("json", json.dumps(schema), JsonStyle()))
+        except GrammarError as error:
+            num_refused += 1
+            assert re.match(r"keyword '[$\w, ]+' at #", str(error)), (schema, error)
+    assert num_refused > 10
 
 
 def nested(depth: int, wrap: str) -> Any:
