@@ -29,6 +29,14 @@ class Feature:
     TRACKED = 16  # has a RowState that must see each new token
 
 
+def features_used(features: NDArray[np.uint8]) -> int:
+    """Return every bit that any of the rows has."""
+    used = 0
+    for bits in set(features.tolist()):
+        used |= bits
+    return used
+
+
 @dataclass(slots=True)
 class RowState:
     """What a row with special needs keeps. The processors of `late` run after the temperature."""
@@ -43,7 +51,7 @@ class RowState:
 class SamplingRows:
     """Arrays over rows, [max_num_seqs] each; a row's entries are meaningful from `add` to `remove`.
 
-    num_tokens: prompt and output so far, which is the index of the token sampled next
+    num_tokens: prompt and output so far, which is the index of the token sampled next; read only with Feature.RANDOM
     num_logprobs: most likely ids to report (vocab_size for all); read only with Feature.LOGPROBS
     """
 

@@ -20,7 +20,7 @@ from octavo.sampling import philox
 from octavo.sampling.custom_processors import CustomProcessors, LogitsProcessor
 from octavo.sampling.logprobs import chosen_logprobs, top_logprobs
 from octavo.sampling.row_processors import RowProcessor
-from octavo.sampling.rows import Feature, Rows, SamplingRows
+from octavo.sampling.rows import Feature, Rows, SamplingRows, features_used
 from octavo.types.messages import PackedLogprobs
 from octavo.types.request import NO_TOKEN_LEFT
 from octavo.types.step import NewRequestData
@@ -119,7 +119,7 @@ class Sampler:
         features = self._rows.features[index]
         batch = _Batch(logits, index, features)
         self._fail_refused(batch)
-        used = int(np.bitwise_or.reduce(features))
+        used = features_used(features)
         changes = grammar_bitmask is not None or self._custom.runs_on_batch or bool(used & _CHANGES)
         if changes:
             batch.fail_where(self._ops.has_nan(logits), _BAD_LOGITS)
@@ -145,7 +145,8 @@ class Sampler:
         if batch.failures:  # a row that fails has no token
             alive = [i for i in range(len(index)) if i not in batch.failures]
             index, token_ids, features = index[alive], token_ids[alive], features[alive]
-        self._rows.record(index, token_ids, features)
+        if used & (Feature.RANDOM | Feature.TRACKED):
+            self._rows.record(index, token_ids, features)
         return output
 
     # -- stages ----------------------------------------------------------------------------------------------------

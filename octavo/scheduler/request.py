@@ -136,7 +136,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        return self.status.is_finished
+        return self.status > RequestStatus.PREEMPTED
 
     def record(self, event: EngineCoreEventType, timestamp: float) -> None:
         self.events.append(EngineCoreEvent(event, timestamp))

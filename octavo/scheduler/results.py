@@ -9,12 +9,14 @@ from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
 from octavo.types.grammar import GrammarProgress
-from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs, PackedArray, PackedLogprobs
+from octavo.types.messages import EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, PackedArray, PackedLogprobs
 from octavo.types.request import GRAMMAR_GAVE_UP
 from octavo.types.stats import SpeculationStats
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
 
 Ended = list[tuple[Request, RequestStatus]]
+
+_NO_EVENTS: list[EngineCoreEvent] = []  # shared and never changed: a list for each would be a third of a step's objects
 
 
 class StepResults:
@@ -90,7 +92,7 @@ class StepResults:
                 (status or request.status).finish_reason,
                 request.stop_reason,
                 request.num_cached_tokens or 0,
-                request.take_events() if request.events else [],
+                request.take_events() if request.events else _NO_EVENTS,
                 pooled,
             )
         )

@@ -52,7 +52,7 @@ def build_inputs(
         token_rows = np.repeat(row_index, counts)
         # position = computed + (index in the batch - start of the request)
         positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(computed - query_start[:-1], counts)
-    max_seq_len = int(seq_lens.max())
+    max_seq_len = max(seq_lens.tolist())
     metadata = [
         AttentionMetadata(
             query_start=query_start,

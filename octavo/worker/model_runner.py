@@ -191,7 +191,7 @@ class ModelRunner:
         if not self._border.is_last:
             self._border.send(self._forward(inputs, _NO_ROWS))
             return ModelRunnerOutput()
-        sampling = np.flatnonzero(inputs.samples)
+        sampling = inputs.samples.nonzero()[0]
         request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         drafts: list[list[int]] | None = None
         if step.scheduled_spec_tokens:
@@ -237,8 +237,11 @@ class ModelRunner:
             sampled = self._sampler.sample(self._bound.logits(executed.hidden), rows, bitmask)
             self._rows.append_tokens(rows, sampled.token_ids)
             new, logprobs, failures = [[token_id] for token_id in sampled.token_ids], sampled.logprobs, sampled.failures
+        token_ids = dict(zip(request_ids, new, strict=True))
+        for i in failures:
+            del token_ids[request_ids[i]]
         return ModelRunnerOutput(
-            sampled_token_ids={request_ids[i]: new[i] for i in range(len(new)) if i not in failures},
+            sampled_token_ids=token_ids,
             logprobs={request_ids[i]: packed for i, packed in logprobs.items()},
             failures={request_ids[i]: text for i, text in failures.items()},
         )
@@ -290,7 +293,7 @@ class ModelRunner:
 _NO_ROWS = np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Executed:
     """A forward whose tokens are still to be sampled.
 

@@ -17,7 +17,7 @@ from octavo.types.step import NewRequestData
 class RequestRows:
     """Arrays over rows.
 
-    token_ids: [max_num_seqs, max_model_len + 1] int32, prompt and output so far; the last column is never read
+    token_ids: [max_num_seqs, max_model_len + 1] int32, prompt and output so far; the last column takes what never runs
     num_tokens, num_computed_tokens, num_prompt_tokens: [max_num_seqs] int32
     """
 
@@ -75,9 +75,9 @@ class RequestRows:
             self.num_tokens[row] = max(self.num_tokens[row], end)
 
     def append_tokens(self, rows: NDArray[np.intp], token_ids: Sequence[int]) -> None:
-        """Append one sampled token to each of the rows. What goes beyond a full row never runs."""
+        """Append one sampled token to each of the rows; to a full row once."""
         ends = self.num_tokens[rows]
-        self.token_ids[rows, np.minimum(ends, self.token_ids.shape[1] - 1)] = token_ids
+        self.token_ids[rows, ends] = token_ids
         self.num_tokens[rows] = ends + np.int32(1)
 
     def extend(self, row: int, token_ids: Sequence[int]) -> None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from octavo.distributed.group import Group
 from octavo.ops.interface import Float
 
 
-@dataclass(frozen=True)
 class StageBorder:
     """One worker's place in the pipeline. group: the workers of all stages, in order."""
 
-    group: Group
-    hidden_size: int
-
-    @property
-    def is_first(self) -> bool:
-        return self.group.rank == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.group.rank == self.group.size - 1
+    def __init__(self, group: Group, hidden_size: int) -> None:
+        self.group = group
+        self.hidden_size = hidden_size
+        self.is_first = group.rank == 0
+        self.is_last = group.rank == group.size - 1
 
     def empty(self, num_tokens: int) -> Float | None:
         """Return an array for what comes from the stage before; None in the first stage."""
