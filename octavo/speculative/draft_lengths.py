@@ -30,10 +30,9 @@ class DraftLengths:
     ) -> None:
         self._chances = [_FIRST_CHANCE] * max_num_seqs
         self._max_tokens = max_tokens
-        sizes = np.arange(max_num_seqs + 1)
-        with np.errstate(divide="ignore"):
-            # log of the chance that a guess needs
-            self._log_needed = np.log(np.minimum(_MARGIN * sizes / (sizes + fixed_share), 0.999)).tolist()
+        sizes = np.maximum(np.arange(max_num_seqs + 1), 1)
+        # log of the chance that a guess needs
+        self._log_needed = np.log(np.minimum(_MARGIN * sizes / (sizes + fixed_share), 0.999)).tolist()
         self._most = [max_tokens] * (max_num_seqs + 1)
         for least, greatest, most in limits:
             for size in range(least, min(greatest, max_num_seqs) + 1):

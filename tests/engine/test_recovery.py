@@ -152,15 +152,22 @@ def said(output: EngineCoreOutput) -> tuple:
 
 
 @pytest.mark.native_ops
-@pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
-def test_killed_under_load_every_request_ends_as_undisturbed(fixture, request, own_children):
+@pytest.mark.parametrize(
+    ("fixture", "options"),
+    [
+        ("tiny_llama", {}),
+        ("tiny_gemma3", {}),
+        ("tiny_llama", {"spec_method": "ngram", "spec_tokens": 5, "speculative_config": {"prompt_lookup_min": 1}}),
+    ],
+)
+def test_killed_under_load_every_request_ends_as_undisturbed(fixture, options, request, own_children):
     model = request.getfixturevalue(fixture)
     jobs = jobs_of(range(100, 130))
     expected = undisturbed(model, jobs)
     rng = random.Random(fixture)
 
     async def chaos() -> tuple[list[Any], int]:
-        engine = start(model)
+        engine = start(model, **options)
         num_kills = 0
         is_over = asyncio.Event()
         got: list[Any] = [None] * len(jobs)

@@ -1,0 +1,49 @@
+"""How many guesses are made: less often right or in a larger batch, fewer."""
+
+from __future__ import annotations
+
+from octavo.speculative.draft_lengths import DraftLengths
+
+
+def after(outcomes: list[bool], batch_size: int = 1, fixed_share: float = 6.0, **options) -> int:
+    lengths = DraftLengths(64, 16, fixed_share, **options)
+    for outcome in outcomes:
+        lengths.observe(0, [1], [1 if outcome else 2])
+    return lengths.limit(0, batch_size)
+
+
+def test_guesses_that_come_true_are_made_more():
+    assert after([False] * 20) == 0 < after([]) < after([True] * 8) < after([True] * 40) == 16
+
+
+def test_a_row_that_was_wrong_recovers_while_nothing_of_it_is_computed():
+    assert after([False] * 20 + [True] * 12) > 1
+
+
+def test_large_batches_guess_less():
+    limits = [after([True] * 12, batch_size) for batch_size in (1, 4, 16, 64)]
+    assert limits == sorted(limits, reverse=True) and limits[0] > limits[2] and limits[-1] == 0
+
+
+def test_where_every_token_costs_as_much_as_a_step_nothing_is_guessed_that_is_not_almost_sure():
+    assert after([True] * 12, fixed_share=0.0) == 0
+
+
+def test_only_the_first_wrong_guess_counts_and_what_was_not_reached_does_not():
+    lengths = DraftLengths(2, 16, 6.0)
+    lengths.observe(0, [1, 9, 9, 9], [1, 2])
+    lengths.observe(1, [1], [1, 5])
+    lengths.observe(1, [9], [2])
+    assert lengths.limit(0, 1) == lengths.limit(1, 1)
+
+
+def test_the_users_limits_hold_and_a_row_starts_afresh():
+    limits = [(1, 2, 3), (4, 100, 0)]
+    assert [after([True] * 40, size, limits=limits) for size in (1, 2, 3, 4)][:2] == [3, 3]
+    assert after([True] * 40, 3, limits=limits) > 3 and after([True] * 40, 4, limits=limits) == 0
+    lengths = DraftLengths(1, 16, 6.0)
+    first = lengths.limit(0, 1)
+    for _ in range(30):
+        lengths.observe(0, [1], [1])
+    lengths.add(0)
+    assert lengths.limit(0, 1) == first
