@@ -13,6 +13,7 @@ from octavo.ops import kv_layout
 from octavo.ops.interface import AttentionMetadata, Ops
 from octavo.ops.kv_layout import CacheSizes
 from octavo.ops.reference import ReferenceOps
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
 
 Array = NDArray[np.float32]
 REFERENCE = ReferenceOps()
@@ -198,6 +199,23 @@ def test_a_nan_stays_in_its_row(native: Ops) -> None:
     kv_layout.keys_of(step.cache)[step.metadata.block_table[0, 0], :, 3] = np.nan
     result = attend(native, step)
     assert np.isnan(result[:2]).all() and np.array_equal(result[2:], clean[2:])
+
+
+def test_the_tape_knows_slopes_and_sinks(native: Ops) -> None:
+    step = make_step(MIXED)
+    num_tokens, num_heads, head_dim = step.query.shape
+    table = native.pack([step.query.reshape(num_tokens, -1)])
+
+    def forward(ops: Ops, inputs: ForwardInputs) -> Array:
+        query = ops.embedding(inputs.token_ids, table).reshape(inputs.token_ids.shape[0], num_heads, head_dim)
+        attended = attend(ops, replace(step, query=query, metadata=inputs.metadata[0]), 90, per_head="slopes and sinks")
+        return ops.take_rows(attended, inputs.output_rows)
+
+    tape = native.capture(ModelFunctions(forward, lambda ops, x: ops.scale(x, 1.0)), TapeLimits(99, 99, 99, 96, 1))
+    every = np.arange(num_tokens, dtype=np.int32)
+    assert tape is not None
+    replayed = tape.forward(ForwardInputs(every, every, every, [step.metadata]))
+    assert np.array_equal(replayed, attend(native, step, 90, per_head="slopes and sinks"))
 
 
 def test_strided_queries_and_caches(native: Ops) -> None:
