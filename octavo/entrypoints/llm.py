@@ -269,12 +269,11 @@ class LLM(PoolingCalls):
     def _check_all(
         self,
         prompts: Sequence[PromptType],
-        every_params: Sequence[SamplingParams] | Sequence[PoolingParams],
+        every_params: Sequence[SamplingParams | PoolingParams],
         priorities: Sequence[int],
         tokenization_kwargs: Mapping[str, object] | None,
     ) -> list[ProcessedRequest]:
         processed: list[ProcessedRequest] = []
-        params: SamplingParams | PoolingParams
         for index, (prompt, params) in enumerate(zip(prompts, every_params, strict=True)):
             try:
                 processed.append(
