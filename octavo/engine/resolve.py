@@ -98,7 +98,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
-        scheduler=_scheduler_config(args, max_model_len + (pooling is not None)),  # the token that never comes
+        scheduler=_scheduler_config(args, max_model_len),
         parallel=parallel_config(args),
         load=load,
         observability=_observability_config(args),

@@ -369,7 +369,8 @@ def _check_config(config: SchedulerConfig) -> None:
             f"The KV cache holds sequences of at most {config.max_model_len} tokens; at least 2 are needed. "
             "Raise the KV cache memory or the number of blocks."
         )
-    if not config.enable_chunked_prefill and config.max_num_batched_tokens < config.max_model_len:
+    # the last token of a sequence is never computed
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < config.max_model_len - 1:
         raise ConfigError(
             f"Without chunked prefill a whole prompt must fit into one step: max_num_batched_tokens="
             f"{config.max_num_batched_tokens} is below max_model_len={config.max_model_len}. Raise it, lower "

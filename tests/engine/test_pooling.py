@@ -168,10 +168,17 @@ def test_decoders_pool_the_last_token_and_use_the_prefix_cache(decoder: Path) ->
     assert np.array_equal(tokens.outputs.data[-1], np.float32(first.outputs.embedding)) or native_facts() is None
 
 
+def test_a_step_must_hold_the_longest_text_and_may_hold_no_more(bert: Path, llm: LLM) -> None:
+    tight = LLM(str(bert), max_num_batched_tokens=12, max_num_seqs=12)
+    assert np.array_equal(vectors(tight, TEXTS), vectors(llm, TEXTS)) or native_facts() is None
+    with pytest.raises(ConfigError, match="max_model_len=12"):
+        resolve(EngineArgs(model=str(bert), max_num_batched_tokens=11, max_num_seqs=4))
+
+
 def test_mean_pooling_of_a_decoder_computes_prompts_whole(decoder: Path) -> None:
     llm = LLM(str(decoder), pooler_config={"pooling_type": "MEAN", "use_activation": False}, runner="pooling")
     scheduler = llm.llm_engine.config.scheduler
-    assert not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens > 256
+    assert not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens >= 256
     ids = [5] * 100
     with torch.no_grad():
         states = Qwen3Model.from_pretrained(decoder)(torch.tensor([ids])).last_hidden_state[0]
