@@ -88,4 +88,4 @@ def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
         )
     smallest = min(config.hidden_size, config.intermediate_size, config.vocab_size)
     if tp_size > smallest:
-        raise ConfigError(f"tensor_parallel_size={tp_size}, but {config.architecture} has layers of {smallest} features")
+        raise ConfigError(f"tensor_parallel_size={tp_size} exceeds the {smallest} features of {config.architecture}")
