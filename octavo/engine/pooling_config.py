@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +15,15 @@ from octavo.loader.hf_config import HFConfig
 from octavo.loader.sentence_transformers import SentenceTransformersFacts
 from octavo.log import get_logger
 from octavo.models.pooling import check_dense_modules
-from octavo.models.pooling_registry import PoolingFacts, PoolingKind, describe_pooling, find_architecture
+from octavo.models.pooling_registry import (
+    CLASSIFIER_TOKEN_IDS,
+    PoolingFacts,
+    PoolingKind,
+    describe_pooling,
+    find_architecture,
+)
 from octavo.models.registry import ARCHITECTURES
+from octavo.tokenizers.tokenizer import load_tokenizer
 from octavo.types.pooling import PoolingTask
 
 logger = get_logger(__name__)
@@ -44,6 +52,22 @@ def pooling_config(args: EngineArgs, checkpoint: Checkpoint) -> PoolingConfig | 
         f", {config.embedding_size} dimensions" if not config.labels else f", labels {', '.join(config.labels[:8])}",
     )
     return config
+
+
+def with_classifier_tokens(checkpoint: Checkpoint, tokenizer_path: str | None) -> Checkpoint:
+    """Give a reranker whose score is the choice between two tokens (classifier_from_token) the ids of these."""
+    config = checkpoint.config
+    if "classifier_from_token" not in config:
+        return checkpoint
+    tokens = config.list("classifier_from_token")
+    tokenizer = load_tokenizer(checkpoint, tokenizer_path=tokenizer_path)
+    token_ids = [tokenizer.get_vocab().get(token) for token in tokens if isinstance(token, str)]
+    if len(tokens) != 2 or len(token_ids) != 2 or None in token_ids:
+        raise UnsupportedError(
+            f"{config.source}: classifier_from_token must be two tokens of the model, got {tokens!r}"
+        )
+    values = {**config.values, CLASSIFIER_TOKEN_IDS: token_ids, "num_labels": 1, "id2label": None}
+    return dataclasses.replace(checkpoint, config=HFConfig(values, config.source))
 
 
 def _pools(args: EngineArgs, checkpoint: Checkpoint) -> bool:

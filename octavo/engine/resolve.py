@@ -25,10 +25,11 @@ from octavo.config import (
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
 from octavo.config.option_types import canonical_types
 from octavo.config.pooling import PoolingConfig
+from octavo.config.speculative import SpeculativeConfig
 from octavo.engine.grammars import structured_outputs_config
 from octavo.engine.parallel import check_model_is_divisible, parallel_config
-from octavo.engine.pooling_config import pooling_config
-from octavo.engine.speculation import speculative_config
+from octavo.engine.pooling_config import pooling_config, with_classifier_tokens
+from octavo.engine.speculation import check_speculation, speculative_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
@@ -87,6 +88,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     )
     checkpoint = _override_config(checkpoint, args.hf_overrides)
     rounds = _rounds_activations(args.quantization, checkpoint, load)
+    checkpoint = with_classifier_tokens(checkpoint, args.tokenizer)
     pooling = pooling_config(args, checkpoint)
     if pooling is not None and not pooling.computes_in_pieces:
         args = dataclasses.replace(args, enable_chunked_prefill=False, enable_prefix_caching=False)
@@ -95,17 +97,19 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     max_model_len, fit = _max_model_len(args.max_model_len, facts, pooling)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
     model = dataclasses.replace(model, pooling=pooling)
+    speculative = speculative_config(args)
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
-        scheduler=_scheduler_config(args, max_model_len),
+        scheduler=_scheduler_config(args, max_model_len, speculative),
         parallel=parallel_config(args),
         load=load,
         observability=_observability_config(args),
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
-        speculative=speculative_config(args),
+        speculative=speculative,
     )
     check_model_is_divisible(config, checkpoint)
+    check_speculation(config)
     logger.info(
         "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
         model.served_model_name,
@@ -318,7 +322,7 @@ def _cache_dtype(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: b
     return "float16" if is_coarse and args.compute != "exact" else "float32"
 
 
-def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
+def _scheduler_config(args: EngineArgs, max_model_len: int, speculative: SpeculativeConfig | None) -> SchedulerConfig:
     max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS, _MAX_NUM_SEQS)
     chunked = args.enable_chunked_prefill is not False
     # every running request needs one token of the budget; without chunks, so does a whole prompt
@@ -344,6 +348,7 @@ def _scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
         max_long_partial_prefills=_positive("max_long_partial_prefills", args.max_long_partial_prefills, 1),
         policy=policy,
         reserve_full_sequence=args.scheduler_reserve_full_isl,
+        num_lookahead_tokens=0 if speculative is None else speculative.num_lookahead_tokens,
         num_batches_in_flight=args.pipeline_parallel_size,
     )
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from octavo.errors import UnsupportedError
+from octavo.layers.head import HeadStep
+from octavo.layers.linear import Linear
 from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.sentence_transformers import DenseModule
@@ -19,9 +21,11 @@ from octavo.models.encoder_config import EncoderConfig, EncoderNames
 from octavo.models.encoder_loading import load_encoder
 from octavo.models.interface import ModelFacts
 from octavo.models.pooling import HeadLayer, Normalise, PoolingModel, Project, load_dense_modules, load_head
-from octavo.models.registry import ARCHITECTURES
+from octavo.models.registry import ARCHITECTURES, Architecture
 from octavo.ops.interface import Ops
 
+# Set in a config whose head is made of the output projection: ids of two tokens, that for "no" first.
+CLASSIFIER_TOKEN_IDS = "classifier_token_ids"
 # What a checkpoint is for: a vector or a score for each text, or for each token.
 PoolingKind = Literal["embed", "classify", "token_embed", "token_classify"]
 
@@ -163,7 +167,10 @@ def build_pooling_model(
         # the output projection is not needed, wherever it is
         names = replace(names, roots=(*names.roots, ""), lm_heads=(), harmless=(*names.harmless, r"(^|\.)lm_head\."))
         decoder = replace(architecture.read_config(config), tie_word_embeddings=True)
-        steps = load_head(_decoder_head(found), parameters, decoder.hidden_size, num_labels)
+        if CLASSIFIER_TOKEN_IDS in config:
+            steps: tuple[HeadStep, ...] = (_two_way_score(config, architecture, weights, ops),)
+        else:
+            steps = load_head(_decoder_head(found), parameters, decoder.hidden_size, num_labels)
         body = load_decoder(decoder, names, weights, ops, max_model_len)
         return PoolingModel(body, (*steps, *load_dense_modules(dense, ops)), second_text_offset=0)
     family, encoder = found.family, found.family.read_config(config)
@@ -173,6 +180,18 @@ def build_pooling_model(
     body_ = load_encoder(encoder, encoder_names, root, parameters, max_model_len)
     check_unused(weights, encoder_names.harmless, encoder.architecture)
     return PoolingModel(body_, (*steps, *load_dense_modules(dense, ops)), body_.second_text_offset)
+
+
+def _two_way_score(config: HFConfig, architecture: Architecture, weights: WeightSource, ops: Ops) -> Linear:
+    """Return the head whose sigmoid is the second token's share when only two tokens could follow (Qwen3-Reranker)."""
+    decoder, names = architecture.read_config(config), architecture.names
+    first, second = config.list(CLASSIFIER_TOKEN_IDS)
+    tables = [f"{root}{names.embedding}" for root in (*names.roots, "")]
+    if not decoder.tie_word_embeddings:
+        tables = list(names.lm_heads)
+    name = next((f"{table}.weight" for table in tables if weights.has(f"{table}.weight")), f"{tables[0]}.weight")
+    rows = weights.get(name, (decoder.vocab_size, decoder.hidden_size)).float32()
+    return Linear(ops.pack([rows[[second]] - rows[[first]]]))
 
 
 def _require(config: HFConfig) -> _Architecture:

@@ -21,6 +21,7 @@ from transformers import (
     Qwen2Config,
     Qwen2Model,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3ForSequenceClassification,
     Qwen3Model,
 )
@@ -264,6 +265,24 @@ def test_colbert_keeps_a_projected_vector_for_each_token(tmp_path: Path) -> None
     assert abs(output.outputs.score - float((states[0] @ states[1].T).max(dim=1).values.sum())) < 1e-4
     with pytest.raises(InvalidRequestError, match="token_embed"):
         llm.embed("a", use_tqdm=False)
+
+
+def test_a_reranker_that_answers_with_one_of_two_tokens_scores_through_its_template(tmp_path: Path) -> None:
+    sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 8}
+    folder = write_encoder(tmp_path, Qwen3ForCausalLM(Qwen3Config(**sizes, tie_word_embeddings=False)))
+    reference = Qwen3ForCausalLM.from_pretrained(folder)
+    overrides = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["n", "y"]}
+    llm = LLM(str(folder), hf_overrides=overrides)
+    template = "{{ instruction }} {% for message in messages %}{{ message.content }} {% endfor %}"
+    (output,) = llm.score("a b", "c d", chat_template=template, instruction="z", use_tqdm=False)
+    tokenizer = llm.get_tokenizer()
+    assert output.prompt_token_ids == tokenizer.encode("z a b c d", add_special_tokens=False)
+    with torch.no_grad():
+        logits = reference(torch.tensor([output.prompt_token_ids])).logits[0, -1]
+    no, yes = (logits[tokenizer.convert_tokens_to_ids(token)] for token in "ny")
+    assert abs(output.outputs.score - float(torch.sigmoid(yes - no))) < 1e-5
+    with pytest.raises(UnsupportedError, match="two tokens"):
+        resolve(EngineArgs(model=str(folder), hf_overrides={**overrides, "classifier_from_token": ["no"]}))
 
 
 def test_process_rewards_are_those_of_the_step_tags(tmp_path: Path) -> None:
