@@ -128,7 +128,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step; computed-token counts advance at once."""
-        plan = StepPlan(self.config, len(self.running) + len(self.waiting))
+        plan = StepPlan(self.config, len(self.running), len(self.waiting))
         self._schedule_running(plan)
         if not plan.output.preempted_request_ids:
             self._schedule_waiting(plan)
@@ -175,7 +175,7 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         others_want = len(self.running) + len(self.waiting) > 1
         index = 0
-        while index < len(self.running) and plan.has_room:
+        while index < len(self.running) and plan.has_room_for_running:
             request = self.running[index]
             num_new = self._num_tokens_owed(request, plan, others_want)
             if num_new <= 0:

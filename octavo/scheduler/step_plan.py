@@ -14,10 +14,12 @@ class StepPlan:
     num_promised_blocks: what those prompts still need, kept from newcomers
     """
 
-    def __init__(self, config: SchedulerConfig, num_live_requests: int) -> None:
-        """num_live_requests: running and waiting; each of several batches in flight gets an even share of them"""
-        self._is_pipelined = config.num_batches_in_flight > 1
-        self._max_requests = -(-min(num_live_requests, config.max_num_seqs) // config.num_batches_in_flight)
+    def __init__(self, config: SchedulerConfig, num_running: int, num_waiting: int) -> None:
+        """num_running, num_waiting: requests; each of several batches in flight gets an even share of them"""
+        num_batches = config.num_batches_in_flight
+        self._is_pipelined = num_batches > 1
+        self._max_running = -(-num_running // num_batches)
+        self._max_requests = -(-min(num_running + num_waiting, config.max_num_seqs) // num_batches)
         self.tokens_left = config.max_num_batched_tokens
         self.encoder_tokens_left = config.max_num_encoder_tokens
         self.num_partial_prefills = 0
@@ -27,6 +29,11 @@ class StepPlan:
         self.requests: dict[str, Request] = {}  # in batch order
         self._new_blocks: dict[str, BlockIds] = {}
         self._encoder_tokens: dict[str, int] = {}
+
+    @property
+    def has_room_for_running(self) -> bool:
+        """Whether a further request that runs may get tokens."""
+        return self.tokens_left > 0 and len(self.requests) < self._max_running
 
     @property
     def has_room(self) -> bool:

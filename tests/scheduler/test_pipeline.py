@@ -24,6 +24,21 @@ def test_each_batch_in_flight_gets_an_even_share_of_the_requests() -> None:
         assert list(steps[-1].num_scheduled_tokens) == before
 
 
+def test_many_that_wait_for_memory_do_not_make_one_batch_take_all_that_run() -> None:
+    scheduler = make_scheduler(num_blocks=9, num_batches_in_flight=2, prefix_caching=False)
+    for index in range(50):
+        scheduler.add_request(make_request(str(index), 6, max_tokens=2))  # two blocks each
+    in_flight = [scheduler.schedule() for _ in range(2)]
+    assert sum(len(step.num_scheduled_tokens) for step in in_flight) == 4
+    while any(step.scheduled_new_requests for step in in_flight):
+        step = in_flight.pop(0)
+        scheduler.update_from_output(step, answer(scheduler, step))
+        in_flight.append(scheduler.schedule())
+        if len(in_flight[-1].scheduled_cached_requests.request_ids) == 2:
+            return  # of four
+    raise AssertionError("the batches never divide what runs")
+
+
 def test_pieces_of_one_prompt_may_be_in_flight_at_the_same_time() -> None:
     scheduler = make_scheduler(num_batches_in_flight=3, budget=4)
     scheduler.add_request(make_request("a", 10))
