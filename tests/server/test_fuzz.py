@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from octavo.entrypoints.openai.routes import ENDPOINTS
+from octavo.entrypoints.openai.routes import ENDPOINTS, RERANK_PATHS, SCORE_PATHS
 from tests.server.conftest import JSON_TYPE, Engine, Server
+from tests.tiny_encoders import write_bert, write_cross_encoder
 
 JSON_ENDPOINTS = {endpoint.path: endpoint.request_type for endpoint in ENDPOINTS if endpoint.request_type is not None}
 NOT_FUZZED = ("/sleep", "/wake_up", "/reset_prefix_cache")  # they change what the other tests see
@@ -77,10 +79,28 @@ GOOD_FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+SCORED = {path: {"text_1": "a", "text_2": ["b", "c"]} for path in SCORE_PATHS}
+RANKED = {path: {"query": "a", "documents": ["b", "c"]} for path in RERANK_PATHS}
+EMBEDDED = {"/v1/embeddings": {"input": "a b"}, "/pooling": {"input": "a"}, "/v2/embed": {"texts": ["a"]}}
+CLASSIFIED = {"/classify": {"input": "a"}}
+POOLED: dict[str, dict[str, Any]] = {**EMBEDDED, **CLASSIFIED, **SCORED, **RANKED}
+
+
+@pytest.fixture(scope="module")
+def fuzzed_poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server of a pooling model for each path that needs one."""
+    engines = [Engine(model=str(write(tmp_path_factory.mktemp("m")))) for write in (write_bert, write_cross_encoder)]
+    embedder, scorer = (engine.serve(disable_access_log=True) for engine in engines)
+    yield {path: embedder if path in EMBEDDED else scorer for path in POOLED}
+    for engine in engines:
+        engine.close()
+
+
 @pytest.mark.parametrize("path", JSON_ENDPOINTS)
-def test_no_mangled_request_breaks_the_server(fuzzed: Server, path: str):
+def test_no_mangled_request_breaks_the_server(fuzzed: Server, fuzzed_poolers: dict[str, Server], path: str):
     names = list(JSON_ENDPOINTS[path].__struct_fields__)
-    good = GOOD_FIELDS.get(path, GOOD)
+    good = {**GOOD_FIELDS, **POOLED}.get(path, GOOD)
+    fuzzed = fuzzed_poolers.get(path, fuzzed)
     generator = random.Random(path)
     num_accepted = 0
     for _ in range(250):

@@ -57,7 +57,7 @@ def test_chats_and_completions_mix(tiny_engine: Engine, tiny: Server):
         (line(7, prompt="x"), 400, "custom_id"),
         (line("first", prompt="x"), 400, "custom_id"),  # used by the line before
         (line("b", method="GET", prompt="x"), 400, "method"),
-        (line("b", url="/v1/embeddings", input="x"), 404, "url"),
+        (line("b", url="/v1/images/generations", prompt="x"), 404, "url"),
         ({"custom_id": "b", "method": "POST", "url": "/v1/completions"}, 400, "body"),
         (line("b", prompt="x", stream=True), 400, "stream"),
         (line("b", prompt="x", top_p=9), 400, "top_p"),
