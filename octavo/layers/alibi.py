@@ -17,4 +17,5 @@ def alibi_slopes(num_heads: int, max_bias: float = 8.0) -> Float:
     slopes = np.exp2(-max_bias / power * np.arange(1, power + 1))
     if power != num_heads:
         slopes = np.concatenate([slopes[1::2], slopes[::2]])[:num_heads]
-    return slopes.astype(np.float32)
+    rounded: Float = slopes.astype(np.float32)
+    return rounded
