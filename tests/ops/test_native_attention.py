@@ -207,7 +207,8 @@ def test_the_tape_knows_slopes_and_sinks(native: Ops) -> None:
     table = native.pack([step.query.reshape(num_tokens, -1)])
 
     def forward(ops: Ops, inputs: ForwardInputs) -> Array:
-        query = ops.embedding(inputs.token_ids, table).reshape(inputs.token_ids.shape[0], num_heads, head_dim)
+        flat = ops.embedding(inputs.token_ids, table)
+        query = flat.reshape(flat.shape[0], num_heads, head_dim)
         attended = attend(ops, replace(step, query=query, metadata=inputs.metadata[0]), 90, per_head="slopes and sinks")
         return ops.take_rows(attended, inputs.output_rows)
 
