@@ -117,9 +117,8 @@ def main() -> None:
     print(f"  two replicas of one core, one front end  {statistics.median(together):8.0f}  {[*map(round, together)]}")
     print(f"  two engines of one core, two front ends  {statistics.median(separate):8.0f}  {[*map(round, separate)]}")
     print(f"  one engine of two cores                  {one:8.0f}")
-    print(
-        f"  cost of the common front end             {1 - statistics.median(together) / statistics.median(separate):8.1%}"
-    )
+    cost = 1 - statistics.median(together) / statistics.median(separate)
+    print(f"  cost of the common front end             {cost:8.1%}")
 
 
 if __name__ == "__main__":
