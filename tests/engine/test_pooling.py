@@ -29,7 +29,6 @@ from transformers import (
 from octavo import LLM, AsyncLLM, EngineArgs, PoolingParams
 from octavo.engine.resolve import resolve
 from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
-from octavo.ops.select import native_facts
 from octavo.tokenizers.text_pairs import pair_lengths
 from tests.tiny_encoders import (
     SIZES,
@@ -127,7 +126,7 @@ def test_what_is_not_built_in_a_folder_is_refused(
 # -- batches and blocks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(native_facts() is None, reason="BLAS does not promise equal bits")
+@pytest.mark.native_ops
 def test_a_result_is_the_same_bits_alone_and_in_any_batch(llm: LLM, decoder: Path) -> None:
     for engine in (llm, LLM(str(decoder), max_num_batched_tokens=16, max_num_seqs=8, long_prefill_token_threshold=5)):
         together = vectors(engine, TEXTS * 8)
@@ -153,6 +152,7 @@ class _Request:
     request_id = "none"
 
 
+@pytest.mark.native_ops
 def test_decoders_pool_the_last_token_and_use_the_prefix_cache(decoder: Path) -> None:
     llm = LLM(str(decoder), block_size=4, max_num_batched_tokens=16, max_num_seqs=8)
     reference = Qwen3Model.from_pretrained(decoder)
@@ -166,12 +166,13 @@ def test_decoders_pool_the_last_token_and_use_the_prefix_cache(decoder: Path) ->
     assert np.allclose(first.outputs.embedding, (state / state.norm()).numpy(), atol=1e-4)
     tokens = llm.encode([ids], pooling_task="token_embed", use_tqdm=False)[0]  # gathered over many steps
     assert tokens.num_cached_tokens == 0 and tokens.outputs.data.shape == (256, 32)
-    assert np.array_equal(tokens.outputs.data[-1], np.float32(first.outputs.embedding)) or native_facts() is None
+    assert np.array_equal(tokens.outputs.data[-1], np.float32(first.outputs.embedding))
 
 
+@pytest.mark.native_ops
 def test_a_step_must_hold_the_longest_text_and_may_hold_no_more(bert: Path, llm: LLM) -> None:
     tight = LLM(str(bert), max_num_batched_tokens=12, max_num_seqs=12)
-    assert np.array_equal(vectors(tight, TEXTS), vectors(llm, TEXTS)) or native_facts() is None
+    assert np.array_equal(vectors(tight, TEXTS), vectors(llm, TEXTS))
     with pytest.raises(ConfigError, match="max_model_len=12"):
         resolve(EngineArgs(model=str(bert), max_num_batched_tokens=11, max_num_seqs=4))
 
@@ -188,6 +189,7 @@ def test_mean_pooling_of_a_decoder_computes_prompts_whole(decoder: Path) -> None
         resolve(EngineArgs(model=str(decoder), pooler_config={"pooling_type": "MEAN"}, enable_chunked_prefill=True))
 
 
+@pytest.mark.native_ops
 @pytest.mark.usefixtures("meeting_folder")
 def test_requests_go_on_when_their_engines_process_is_killed(bert: Path, llm: LLM) -> None:
     engine = AsyncLLM.from_engine_args(EngineArgs(model=str(bert)))
@@ -207,7 +209,7 @@ def test_requests_go_on_when_their_engines_process_is_killed(bert: Path, llm: LL
     finally:
         engine.shutdown()
     assert results.shape == (200, 8) and np.allclose(results[:5], vectors(llm, TEXTS), atol=1e-6)
-    assert np.array_equal(results, np.tile(results[:5], (40, 1))) or native_facts() is None
+    assert np.array_equal(results, np.tile(results[:5], (40, 1)))
 
 
 # -- classes and scores ------------------------------------------------------------------------------------------------

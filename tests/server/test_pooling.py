@@ -93,6 +93,7 @@ def test_texts_ids_and_lists_of_either_are_inputs(embedder: Server) -> None:
     assert np.array_equal(chat, text)
 
 
+@pytest.mark.native_ops
 def test_many_requests_at_once_get_the_bits_that_each_gets_alone(embedder: Server) -> None:
     inputs = [["a", "b c"], ["d e f g h i j"], ["k"] * 5] * 6
     alone = [embeddings(embedder, input=one) for one in inputs[:3]]
