@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from octavo.config import EngineArgs
+from octavo.config import EngineArgs, OctavoConfig
 from octavo.config.speculative import SpeculativeConfig, SpeculativeMethod
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
+from octavo.models.registry import describe
 
 logger = get_logger(__name__)
 
@@ -29,22 +31,24 @@ _NEUTRAL: Mapping[str, tuple[tuple[object, ...], str]] = {
     "use_heterogeneous_vocab": ((False,), "a draft model must have the model's own vocabulary"),
     "enable_adaptive_verification": ((False,), "the number of guesses always adapts"),
     "draft_tensor_parallel_size": ((1,), "one process guesses"),
-    "quantization": ((), "no draft model is built"),
-    "max_model_len": ((), "no draft model is built"),
-    "revision": ((), "no draft model is built"),
+    "quantization": ((), "a draft model is loaded like the model itself"),
+    "max_model_len": ((), "a draft model guesses for sequences of any length"),
     "attention_backend": ((), "there is one attention backend"),
     "moe_backend": ((), "mixture-of-experts models are not built"),
-    "kv_cache_dtype": ((), "no draft model is built"),
+    "kv_cache_dtype": ((), "a draft model shares the model's KV cache"),
     "enforce_eager": ((False, True), ""),
 }
 _NOT_BUILT = (
-    "draft_model", "eagle", "eagle3", "medusa", "mtp",
+    "eagle", "eagle3", "medusa", "mtp",
     "ngram_gpu", "mlp_speculator", "dflash", "dspark", "extract_hidden_states", "custom_class",
 )  # fmt: skip
 
 
 def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
-    """Decide speculative_config and its short forms; None for none. Raises ConfigError or UnsupportedError."""
+    """Decide speculative_config and its short forms; None for none. Raises ConfigError or UnsupportedError.
+
+    What it must have in common with the model is for `check_speculation`.
+    """
     short = {"method": args.spec_method, "model": args.spec_model, "num_speculative_tokens": args.spec_tokens}
     options = {**(args.speculative_config or {}), **{name: value for name, value in short.items() if value is not None}}
     values = {name: value for name, value in options.items() if value is not None}
@@ -52,14 +56,14 @@ def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
         return None
     method = _method(values)
     values.pop("method", None)
-    values.pop("model", None)
+    draft = {name: values.pop(name) for name in ("model", "revision") if name in values}
     _check_neutral(values)
     limits = _limits(values.pop("num_speculative_tokens_per_batch_size", ()))
     for name, value in values.items():
         _check_number(name, value)
     if method == "ngram":
         _complete_lookup(values)
-    else:
+    elif method == "suffix":
         values.setdefault("num_speculative_tokens", values.get("suffix_decoding_max_tree_depth", 24))
     if "num_speculative_tokens" not in values:
         raise ConfigError(f"speculative_config with method {method!r} needs num_speculative_tokens, for example 8")
@@ -68,23 +72,50 @@ def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
             f"speculative_config.num_speculative_tokens must be 1 to {_MAX_TOKENS}, "
             f"got {values['num_speculative_tokens']}"
         )
+    if method == "draft_model":
+        values.update(draft)
     config = SpeculativeConfig(method, num_speculative_tokens_per_batch_size=limits, **values)
     logger.info("speculation: %s, up to %d tokens ahead", method, config.num_speculative_tokens)
     return config
 
 
+def check_speculation(config: OctavoConfig) -> None:
+    """Raise ConfigError or UnsupportedError where nothing can guess for the model, or not the draft model."""
+    speculative, model = config.speculative, config.model
+    if speculative is None:
+        return
+    if model.pooling is not None:
+        raise UnsupportedError("speculative_config has no meaning for a pooling model, which generates nothing")
+    if speculative.model is None:
+        return
+    if config.parallel.world_size > 1:
+        raise UnsupportedError("draft models need one worker: leave tensor_parallel_size at 1, or use ngram or suffix")
+    draft = describe(open_checkpoint(speculative.model, config.load, revision=speculative.revision).config)
+    if draft.vocab_size != model.vocab_size:
+        raise ConfigError(
+            f"the draft model {speculative.model!r} has a vocabulary of {draft.vocab_size} tokens, the model one of "
+            f"{model.vocab_size}; both must have the same tokens"
+        )
+    if draft.max_position < model.max_model_len:
+        raise ConfigError(
+            f"the draft model {speculative.model!r} has {draft.max_position} positions, fewer than max_model_len="
+            f"{model.max_model_len}; set max_model_len to at most {draft.max_position}"
+        )
+
+
 def _method(values: Mapping[str, Any]) -> SpeculativeMethod:
     method, model = values.get("method"), values.get("model")
-    if method is None and model == "ngram":
-        method = "ngram"
+    if method is None and model is not None:
+        method = "ngram" if model == "ngram" else "draft_model"
     for known in METHODS:
         if method == known:
-            if model not in (None, known):
+            if known == "draft_model" and not isinstance(model, str):
+                raise ConfigError(f"speculative_config with method {known!r} needs model, the name of the draft model")
+            if known != "draft_model" and model not in (None, known):
                 raise ConfigError(f"speculative_config.model={model!r} has no meaning with method {known!r}")
             return known
-    if method in _NOT_BUILT or (method is None and model is not None):
-        what = f"method {method!r}" if method is not None else f"model {model!r}"
-        raise UnsupportedError(f"speculative_config: {what} is not built; use method {' or '.join(METHODS)}")
+    if method in _NOT_BUILT:
+        raise UnsupportedError(f"speculative_config: {method!r} is not built; use method {' or '.join(METHODS)}")
     raise ConfigError(f"speculative_config.method must be one of {', '.join(METHODS)}, got {method!r}")
 
 

@@ -3,36 +3,49 @@
 A step of B tokens takes about B + r times what one more token adds, r telling how much of a step is paid once (reading
 the weights, mostly). Without guesses it yields B tokens, so a guess must come true with a probability over
 B / (B + r): little when one request runs alone, nearly 1 in a large batch, where computing is all that there is to pay.
+A draft model's step, shared by the batch, adds its own d to that: (B + d) / (B + r).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 _MARGIN = 1.15  # guesses must be worth so much more than they cost: chances and costs are estimates
 _WEIGHT = 0.12  # of the newest outcome in a row's chance
+_MOST_NEEDED = 0.9  # a guess that needs a higher chance gains too little to be looked for
 _FIRST_CHANCE = 0.5
+_FORGIVENESS = 0.02
 _MAX_CHANCE = 0.995
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What is paid once a step (r), and for making a guess (d), in units of what one more token adds to a step."""
+
+    fixed: float
+    guess: float = 0.0
 
 
 class DraftLengths:
     """Keeps each row's chance that a guess is right, given that those before it were.
 
-    fixed_share: r, see above
     limits: (least batch size, greatest, most guesses) as the user wants it; batch sizes not named have no limit
     """
 
     def __init__(
-        self, max_num_seqs: int, max_tokens: int, fixed_share: float, limits: Sequence[tuple[int, int, int]] = ()
+        self, max_num_seqs: int, max_tokens: int, costs: StepCosts, limits: Sequence[tuple[int, int, int]] = ()
     ) -> None:
         self._chances = [_FIRST_CHANCE] * max_num_seqs
         self._max_tokens = max_tokens
         sizes = np.maximum(np.arange(max_num_seqs + 1), 1)
         # log of the chance that a guess needs
-        self._log_needed = np.log(np.minimum(_MARGIN * sizes / (sizes + fixed_share), 0.999)).tolist()
+        needed = _MARGIN * (sizes + costs.guess) / (sizes + costs.fixed)
+        self._pays: list[bool] = (needed <= _MOST_NEEDED).tolist()
+        self._log_needed = np.log(np.minimum(needed, 0.999)).tolist()
         self._most = [max_tokens] * (max_num_seqs + 1)
         for least, greatest, most in limits:
             for size in range(least, min(greatest, max_num_seqs) + 1):
@@ -41,10 +54,18 @@ class DraftLengths:
     def add(self, row: int) -> None:
         self._chances[row] = _FIRST_CHANCE
 
+    def pays(self, batch_size: int) -> bool:
+        """Say whether guesses may be worth it for any row among so many: if not, they are not even made."""
+        return self._pays[batch_size] and self._most[batch_size] > 0
+
     def limit(self, row: int, batch_size: int) -> int:
         """Return how many tokens to guess for a row among so many that generate."""
         length = self._log_needed[batch_size] / math.log(self._chances[row])
         return min(int(length), self._most[batch_size])
+
+    def forgive(self, row: int) -> None:
+        """Let a row of which nothing is guessed be tried again after a while."""
+        self._chances[row] += _FORGIVENESS * (_FIRST_CHANCE - self._chances[row])
 
     def observe(self, row: int, guesses: Sequence[int], token_ids: Sequence[int]) -> None:
         """Learn from what a row generated where it had been guessed, whether the guesses were computed or not."""

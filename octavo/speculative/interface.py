@@ -20,8 +20,8 @@ class Proposer(Protocol):
         """Take what the row has generated since."""
         ...
 
-    def propose(self, row: int, max_tokens: int) -> list[int]:
-        """Return up to max_tokens guesses of what follows; none where nothing speaks for any."""
+    def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        """Return up to so many guesses of what follows for each row; none where nothing speaks for any."""
         ...
 
     def remove(self, row: int) -> None:

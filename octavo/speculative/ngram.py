@@ -41,7 +41,10 @@ class NgramProposer:
                     ends[hash(tuple(known[-size:]))] = len(known)
             known.append(token_id)
 
-    def propose(self, row: int, max_tokens: int) -> list[int]:
+    def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        return [self._propose(row, length) for row, length in zip(rows, lengths, strict=True)]
+
+    def _propose(self, row: int, max_tokens: int) -> list[int]:
         history = self._rows[row]
         known = history.token_ids
         for size, ends in history.ends.items():

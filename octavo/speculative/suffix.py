@@ -39,7 +39,10 @@ class SuffixProposer:
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         self._rows[row][0].extend(token_ids)
 
-    def propose(self, row: int, max_tokens: int) -> list[int]:
+    def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        return [self._propose(row, length) for row, length in zip(rows, lengths, strict=True)]
+
+    def _propose(self, row: int, max_tokens: int) -> list[int]:
         known = self._rows[row][0].token_ids
         places = [
             (text.token_ids, place)

@@ -12,7 +12,7 @@ from octavo.config.speculative import SpeculativeConfig
 from octavo.ops.interface import AttentionMetadata, Float, Int
 from octavo.ops.tape import ForwardInputs
 from octavo.sampling.sampler import Sampler
-from octavo.speculative.draft_lengths import DraftLengths
+from octavo.speculative.draft_lengths import DraftLengths, StepCosts
 from octavo.speculative.interface import Proposer
 from octavo.speculative.ngram import NgramProposer
 from octavo.speculative.suffix import SuffixProposer
@@ -28,7 +28,7 @@ _MEASURED_TOKENS = 16
 class DraftStep:
     """Call order in a step: place, verify (in place of the sampler, if there are guesses), propose.
 
-    max_logits_rows: computed at once; fixed_share: see DraftLengths
+    max_logits_rows: computed at once
     """
 
     def __init__(
@@ -37,24 +37,28 @@ class DraftStep:
         rows: RequestRows,
         sampler: Sampler,
         max_logits_rows: int,
-        fixed_share: float,
+        proposer: Proposer,
+        costs: StepCosts,
     ) -> None:
         self._rows = rows
         self._sampler = sampler
         self._max_logits_rows = max_logits_rows
-        self._proposer = make_proposer(config)
+        self._proposer = proposer
+        self._is_free = costs.guess == 0  # then a guess is made of every row: it shows whether it would have been right
         self._lengths = DraftLengths(
             len(rows.num_tokens),
             config.num_speculative_tokens,
-            fixed_share,
+            costs,
             config.num_speculative_tokens_per_batch_size,
         )
+        self._num_seen = [0] * len(rows.num_tokens)  # tokens of each row that the proposer knows
         self._guesses: dict[int, list[int]] = {}  # row -> of its next tokens, whether they are computed or not
 
     def add(self, row: int, request: NewRequestData) -> None:
         """Take a request that has got a row."""
         self._proposer.add(row, request.token_ids, request.num_prompt_tokens)
         self._lengths.add(row)
+        self._num_seen[row] = len(request.token_ids)
 
     def remove(self, row: int) -> None:
         """Forget the row's request."""
@@ -103,23 +107,39 @@ class DraftStep:
 
     def propose(self, new_token_ids: Mapping[str, list[int]]) -> dict[str, list[int]]:
         """Learn what was generated, and return guesses of what follows for the rows where they are worth it."""
-        proposals = {}
+        if not self._lengths.pays(len(new_token_ids)):
+            self._guesses.clear()
+            return {}
+        rows, lengths = [], []
         for request_id, token_ids in new_token_ids.items():
             row = self._rows.row(request_id)
             if row in self._guesses:
                 self._lengths.observe(row, self._guesses.pop(row), token_ids)
-            self._proposer.append(row, token_ids)
-            length = self._lengths.limit(row, len(new_token_ids))
-            guesses = self._proposer.propose(row, max(length, 1))  # one shows whether it would have been right
+            self._catch_up(row)
+            rows.append(row)
+            lengths.append(self._lengths.limit(row, len(new_token_ids)))
+        wanted = [max(length, 1) for length in lengths] if self._is_free else lengths
+        proposals = {}
+        for request_id, row, length, guesses in zip(
+            new_token_ids, rows, lengths, self._proposer.propose(rows, wanted), strict=True
+        ):
             if guesses:
                 self._guesses[row] = guesses
                 if length:
                     proposals[request_id] = guesses
+            elif not self._is_free:
+                self._lengths.forgive(row)
         return proposals
+
+    def _catch_up(self, row: int) -> None:
+        """Tell the proposer what the row got since it was told last: for a while it may not have been asked."""
+        seen, known = self._num_seen[row], int(self._rows.num_tokens[row])
+        self._proposer.append(row, self._rows.token_ids[row, seen:known].tolist())
+        self._num_seen[row] = known
 
 
 def make_proposer(config: SpeculativeConfig) -> Proposer:
-    """Return what guesses by the configured method."""
+    """Return what guesses by the configured method, if that needs no model."""
     if config.method == "ngram":
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     return SuffixProposer(
@@ -139,31 +159,36 @@ def draft_output_rows(inputs: StepInputs, sampling: NDArray[np.intp], drafts: Se
     return lines
 
 
-def measure_fixed_share(bound: BoundModel, block_sizes: Sequence[int], max_tokens: int) -> float:
-    """Time steps of one and of several tokens; return how many further tokens cost as much as what a step costs once.
+def measure_costs(
+    bound: BoundModel, draft: BoundModel | None, block_sizes: Sequence[int], max_tokens: int
+) -> StepCosts:
+    """Time steps of one and of several tokens, and one of the draft model.
 
     block_sizes: of the KV cache groups; what is written goes to the null block
     max_tokens: that a step may have
     """
     most = min(_MEASURED_TOKENS, max_tokens)
-    seconds = []
-    for num_tokens in (1, most):
-        positions = np.arange(num_tokens, dtype=np.int32)
-        metadata = [
-            AttentionMetadata(
-                query_start=np.array([0, num_tokens], np.int32),
-                seq_lens=np.array([num_tokens], np.int32),
-                block_table=np.zeros((1, -(-num_tokens // size)), np.int32),
-                slot_mapping=(positions % size).astype(np.int64),
-            )
-            for size in block_sizes
-        ]
-        inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata)
-        runs = []
-        for _ in range(4):
-            begin = time.perf_counter()
-            bound.logits(bound.forward(inputs))
-            runs.append(time.perf_counter() - begin)
-        seconds.append(min(runs))
-    per_token = max(seconds[1] - seconds[0], 1e-9) / max(most - 1, 1)
-    return float(np.clip(seconds[0] / per_token - 1, 0.0, 64.0))
+    one, several = (_seconds(bound, block_sizes, num_tokens) for num_tokens in (1, most))
+    per_token = max((several - one) / max(most - 1, 1), 1e-9)
+    guess = 0.0 if draft is None else _seconds(draft, block_sizes, 1)
+    return StepCosts(fixed=float(np.clip(one / per_token - 1, 0.0, 64.0)), guess=min(guess / per_token, 64.0))
+
+
+def _seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int) -> float:
+    positions = np.arange(num_tokens, dtype=np.int32)
+    metadata = [
+        AttentionMetadata(
+            query_start=np.array([0, num_tokens], np.int32),
+            seq_lens=np.array([num_tokens], np.int32),
+            block_table=np.zeros((1, -(-num_tokens // size)), np.int32),
+            slot_mapping=(positions % size).astype(np.int64),
+        )
+        for size in block_sizes
+    ]
+    inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata)
+    runs = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        bound.logits(bound.forward(inputs))
+        runs.append(time.perf_counter() - begin)
+    return min(runs)

@@ -40,39 +40,63 @@ def build_inputs(
     num_requests = len(request_ids)
     row_index = rows.index(request_ids)
     computed = rows.num_computed_tokens[row_index]
-    if sum(num_scheduled_tokens.values()) == num_requests:  # nearly every step: one token each
-        query_start = np.arange(num_requests + 1, dtype=np.int32)
-        seq_lens = computed + np.int32(1)
-        token_rows, positions = row_index, computed
+    # nearly every step: one token each
+    is_plain = sum(num_scheduled_tokens.values()) == num_requests
+    counts = None if is_plain else np.fromiter(num_scheduled_tokens.values(), np.int32, num_requests)
+    flat = flatten(row_index, computed, counts, rows.token_ids, block_tables)
+    return StepInputs(
+        request_ids=request_ids,
+        rows=row_index,
+        query_start=flat.query_start,
+        token_ids=flat.token_ids,
+        positions=flat.positions,
+        metadata=flat.metadata,
+        samples=flat.seq_lens >= rows.num_tokens[row_index],
+    )
+
+
+@dataclass(slots=True)
+class FlatTokens:
+    """Tokens of several rows one after another; see StepInputs. seq_lens: [R], with them"""
+
+    query_start: Int
+    token_ids: Int
+    positions: Int
+    metadata: list[AttentionMetadata]
+    seq_lens: Int
+
+
+def flatten(
+    rows: NDArray[np.intp], begins: Int, counts: Int | None, token_ids: Int, block_tables: Sequence[BlockTable]
+) -> FlatTokens:
+    """Gather each row's next tokens.
+
+    begins, counts: [R] int32, the first position of each and how many, None for one each; token_ids: those of all rows
+    """
+    if counts is None:
+        query_start = np.arange(len(rows) + 1, dtype=np.int32)
+        seq_lens = begins + np.int32(1)
+        token_rows, positions = rows, begins
     else:
-        counts = np.fromiter(num_scheduled_tokens.values(), np.int32, num_requests)
-        query_start = np.zeros(num_requests + 1, np.int32)
+        query_start = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(counts, out=query_start[1:])
-        seq_lens = computed + counts
-        token_rows = np.repeat(row_index, counts)
-        # position = computed + (index in the batch - start of the request)
-        positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(computed - query_start[:-1], counts)
+        seq_lens = begins + counts
+        token_rows = np.repeat(rows, counts)
+        # position = begin + (index in the batch - start of the row)
+        positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(begins - query_start[:-1], counts)
     max_seq_len = max(seq_lens.tolist())
     metadata = [
         AttentionMetadata(
             query_start=query_start,
             seq_lens=seq_lens,
-            block_table=table.gather(row_index, max_seq_len),
+            block_table=table.gather(rows, max_seq_len),
             slot_mapping=table.slots(token_rows, positions),
         )
         for table in block_tables
     ]
     if not metadata:
         metadata.append(metadata_without_cache(query_start))
-    return StepInputs(
-        request_ids=request_ids,
-        rows=row_index,
-        query_start=query_start,
-        token_ids=rows.token_ids[token_rows, positions],
-        positions=positions,
-        metadata=metadata,
-        samples=seq_lens >= rows.num_tokens[row_index],
-    )
+    return FlatTokens(query_start, token_ids[token_rows, positions], positions, metadata, seq_lens)
 
 
 def metadata_without_cache(query_start: Int) -> AttentionMetadata:

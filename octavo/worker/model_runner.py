@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
+from octavo.config.speculative import SpeculativeConfig
 from octavo.distributed.connect import ALONE, WorkerGroups
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.interface import CausalLM
@@ -28,7 +29,8 @@ from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
-from octavo.worker.draft_step import DraftStep, draft_output_rows, measure_fixed_share
+from octavo.worker.draft_model import DraftModel
+from octavo.worker.draft_step import DraftStep, draft_output_rows, make_proposer, measure_costs
 from octavo.worker.input_builder import StepInputs, build_inputs, metadata_without_cache
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.pooling_step import PoolingStep
@@ -48,6 +50,9 @@ class ModelRunner:
         self._config = config
         self.ops = ops
         self._groups = groups
+        self._draft_model: DraftModel | None = None
+        if config.speculative is not None and config.speculative.method == "draft_model":
+            self._draft_model = DraftModel(config, ops)
         # between execute_model and sample_tokens
         self._executed: _Executed | None = None
 
@@ -64,9 +69,12 @@ class ModelRunner:
             dense = files.dense if files is not None else ()
             self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len)
         self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
+        if self._draft_model is not None:
+            self._draft_model.load()
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
-        return self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
+        specs = self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
+        return specs if self._draft_model is None else {**specs, **self._draft_model.kv_cache_specs()}
 
     def initialize_kv_cache(self, plan: KVCacheConfig, max_model_len: int) -> None:
         """Allocate caches, rows and per-row state for the plan."""
@@ -91,15 +99,14 @@ class ModelRunner:
             self._pooling = self._pooling_step(self.model)
         self._drafts: DraftStep | None = None
         if self._config.speculative is not None:
-            max_rows = self._max_logits_rows()
-            max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens)
-            fixed_share = measure_fixed_share(self._bound, [group.spec.block_size for group in plan.groups], max_tokens)
-            self._drafts = DraftStep(self._config.speculative, self._rows, self._sampler, max_rows, fixed_share)
+            self._drafts = self._draft_step(self._config.speculative)
 
     def release_memory(self, weights: bool) -> None:
         """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
         del self._bound
         self._kv_caches = {}
+        if self._draft_model is not None:
+            self._draft_model.release(weights)
         if weights:
             del self.model
 
@@ -142,6 +149,18 @@ class ModelRunner:
     def _allocate_caches(self) -> None:
         self._kv_caches = allocate_kv_caches(self._plan)
         self._bound = self._bind(self._kv_caches, [group.layer_names for group in self._plan.groups])
+        if self._draft_model is not None:
+            self._draft_model.bind(self._kv_caches, self._plan)
+
+    def _draft_step(self, config: SpeculativeConfig) -> DraftStep:
+        max_rows = self._max_logits_rows()
+        max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens)
+        block_sizes = [group.spec.block_size for group in self._plan.groups]
+        draft = self._draft_model
+        if draft is not None:
+            draft.attach(self._rows, self._block_tables)
+        costs = measure_costs(self._bound, None if draft is None else draft.bound, block_sizes, max_tokens)
+        return DraftStep(config, self._rows, self._sampler, max_rows, draft or make_proposer(config), costs)
 
     def _pooling_step(self, model: PoolingModel) -> PoolingStep:
         config = self._config.model.pooling

@@ -34,6 +34,12 @@ def test_short_forms_and_keys_that_ask_for_nothing():
     assert decide(method="suffix", **neutral) == decide(method="suffix")
 
 
+def test_a_draft_model_needs_slots_for_its_guesses():
+    config = decide(model="some/draft", num_speculative_tokens=3, revision="main")
+    assert config == SpeculativeConfig("draft_model", 3, model="some/draft", revision="main")
+    assert config.num_lookahead_tokens == 3 and decide(method="suffix").num_lookahead_tokens == 0
+
+
 def test_guesses_by_batch_size():
     config = decide(method="suffix", num_speculative_tokens_per_batch_size=[[1, 4, 5], [5, 32, 2]])
     assert config.num_speculative_tokens_per_batch_size == ((1, 4, 5), (5, 32, 2))
@@ -53,6 +59,9 @@ def test_guesses_by_batch_size():
         ({"method": "suffix", "num_speculative_tokens_per_batch_size": [[4, 1, 5]]}, "least and greatest"),
         ({"method": "suffix", "num_speculative_tokens_per_batch_size": 5}, "least and greatest"),
         ({"num_speculative_tokens": 4}, "method"),
+        ({"method": "draft_model", "num_speculative_tokens": 4}, "needs model"),
+        ({"model": "some/draft"}, "num_speculative_tokens"),
+        ({"method": "suffix", "model": "some/draft"}, "no meaning"),
     ],
     ids=str,
 )
@@ -64,8 +73,7 @@ def test_wrong_values_are_named(options, words):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"method": m, "num_speculative_tokens": 2} for m in ("draft_model", "eagle", "eagle3", "medusa", "mtp")),
-        {"model": "some/draft", "num_speculative_tokens": 2},
+        *({"method": m, "num_speculative_tokens": 2} for m in ("eagle", "eagle3", "medusa", "mtp")),
         {"method": "suffix", "rejection_sample_method": "block"},
         {"method": "suffix", "draft_sample_method": "probabilistic"},
         {"method": "suffix", "parallel_drafting": True},

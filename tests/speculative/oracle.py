@@ -30,7 +30,10 @@ class Oracle:
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         self.rows[row] += token_ids
 
-    def propose(self, row: int, max_tokens: int) -> list[int]:
+    def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        return [self._propose(row, length) for row, length in zip(rows, lengths, strict=True)]
+
+    def _propose(self, row: int, max_tokens: int) -> list[int]:
         known = self.rows[row]
         fitting = [sequence for sequence in self.sequences if sequence[: len(known)] == known]
         future = self.chance.choice(fitting)[len(known) :] if fitting else []
@@ -55,4 +58,5 @@ def guessing(oracle: Oracle) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draft_step, "make_proposer", lambda config: oracle)
         patch.setattr(draft_step.DraftLengths, "limit", lambda self, row, batch_size: self._max_tokens)
+        patch.setattr(draft_step.DraftLengths, "pays", lambda self, batch_size: True)
         yield

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from octavo.speculative.draft_lengths import DraftLengths
+from octavo.speculative.draft_lengths import DraftLengths, StepCosts
 
 
 def after(outcomes: list[bool], batch_size: int = 1, fixed_share: float = 6.0, **options) -> int:
-    lengths = DraftLengths(64, 16, fixed_share, **options)
+    lengths = DraftLengths(64, 16, StepCosts(fixed_share), **options)
     for outcome in outcomes:
         lengths.observe(0, [1], [1 if outcome else 2])
     return lengths.limit(0, batch_size)
@@ -30,7 +30,7 @@ def test_where_every_token_costs_as_much_as_a_step_nothing_is_guessed_that_is_no
 
 
 def test_only_the_first_wrong_guess_counts_and_what_was_not_reached_does_not():
-    lengths = DraftLengths(2, 16, 6.0)
+    lengths = DraftLengths(2, 16, StepCosts(6.0))
     lengths.observe(0, [1, 9, 9, 9], [1, 2])
     lengths.observe(1, [1], [1, 5])
     lengths.observe(1, [9], [2])
@@ -41,9 +41,15 @@ def test_the_users_limits_hold_and_a_row_starts_afresh():
     limits = [(1, 2, 3), (4, 100, 0)]
     assert [after([True] * 40, size, limits=limits) for size in (1, 2, 3, 4)][:2] == [3, 3]
     assert after([True] * 40, 3, limits=limits) > 3 and after([True] * 40, 4, limits=limits) == 0
-    lengths = DraftLengths(1, 16, 6.0)
+    lengths = DraftLengths(1, 16, StepCosts(6.0))
     first = lengths.limit(0, 1)
     for _ in range(30):
         lengths.observe(0, [1], [1])
     lengths.add(0)
     assert lengths.limit(0, 1) == first
+
+
+def test_in_a_batch_where_only_sure_guesses_gain_anything_none_are_made():
+    lengths = DraftLengths(64, 16, StepCosts(6.0), limits=[(3, 4, 0)])
+    assert [lengths.pays(size) for size in (1, 2, 3, 8, 32, 64)] == [True, True, False, True, False, False]
+    assert not DraftLengths(64, 16, StepCosts(6.0, guess=5.0)).pays(1)

@@ -43,8 +43,8 @@ def test_any_request_in_any_engine(folders, seed, share_right):
     oracle = Oracle(sequences_of(plain), VOCAB_SIZE, share_right, seed)
     with guessing(oracle):
         llm = LLM(folder, speculative_config=NGRAM, **workload.engine, **workload.arithmetic)
-    for cache in ("cold", "warm"):
-        guessed = run(llm, workload.prompts, workload.params, priority=workload.priorities)
+        rounds = [run(llm, workload.prompts, workload.params, priority=workload.priorities) for _ in range(2)]
+    for cache, guessed in zip(("cold", "warm"), rounds, strict=True):
         for params, expected, got in zip(workload.params, plain, guessed, strict=True):
             assert comparable(got) == comparable(expected), f"{cache} cache: {params}"
     if not all(q.max_tokens == 1 for q in workload.params):
@@ -56,7 +56,7 @@ def test_guesses_save_steps_and_are_counted_by_position(folders):
     plain = run(LLM(str(folders["llama"]), **ROOMY), prompt, params)
     with guessing(Oracle(sequences_of(plain), VOCAB_SIZE, 1.0, 0)):
         llm = LLM(str(folders["llama"]), speculative_config=NGRAM, **ROOMY)
-    assert sequences_of(run(llm, prompt, params)) == sequences_of(plain)
+        assert sequences_of(run(llm, prompt, params)) == sequences_of(plain)
     num_steps = count(llm, "spec_decode_num_drafts")
     assert num_steps < 30, "60 tokens took as many steps as without guesses"
     by_position = next(m.values for m in llm.get_metrics() if m.name.endswith("tokens_per_pos"))
@@ -83,7 +83,7 @@ def test_grammars_bind_guesses_too(folders, share_right):
     plain = run(LLM(str(folders["llama"]), **ROOMY), prompts, params)
     with guessing(Oracle(sequences_of(plain), VOCAB_SIZE, share_right, 1)):
         llm = LLM(str(folders["llama"]), speculative_config=NGRAM, **{**ROOMY, "max_num_batched_tokens": 32})
-    guessed = run(llm, prompts, params)
+        guessed = run(llm, prompts, params)
     assert [comparable(output) for output in guessed] == [comparable(output) for output in plain]
     assert count(llm, "spec_decode_num_accepted_tokens") > 20
 
