@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,7 @@ class Frame:
     """An array or an object that is open.
 
     places: what it may be; below: what the value that is read in it may be; index: of the item
-    start: where the item begins in the text; is_item_open: it has not ended; texts, keys: the items before it
+    start: where the item begins in the text; is_item_open: it has not ended; texts, keys: the items before it, sorted
     ways: the bytes that may follow, by number of the item and what there is of it: notes of whoever reads
     """
 
@@ -45,6 +46,11 @@ class Frame:
     texts: tuple[bytes, ...] = ()
     keys: frozenset[Hashable] = frozenset()
     ways: dict[tuple[int, bytes], frozenset[int]] = field(default_factory=dict, compare=False)
+
+    def beginning_like(self, beginning: bytes) -> tuple[bytes, ...]:
+        """Return the items that begin so."""
+        low = bisect_left(self.texts, beginning)
+        return self.texts[low : bisect_left(self.texts, beginning + b"\xff", low)]
 
     @property
     def awaits_item(self) -> bool:
@@ -161,9 +167,14 @@ class JsonReading:
             return True
         frame = self.frames[-1]
         text = bytes(self.text[frame.start :])
-        key = value_key(json.loads(text, parse_int=_integer))
-        self.frames[-1] = replace(frame, is_item_open=False, texts=(*frame.texts, text), keys=frame.keys | {key})
-        return key not in frame.keys
+        # a string has only one spelling here, see GUIDANCE_OPTIONS
+        key = text if text.startswith(b'"') else value_key(json.loads(text, parse_int=_integer))
+        if key in frame.keys:
+            return False
+        at = bisect_left(frame.texts, text)
+        texts = (*frame.texts[:at], text, *frame.texts[at:])
+        self.frames[-1] = replace(frame, is_item_open=False, texts=texts, keys=frame.keys | {key})
+        return True
 
 
 def _integer(text: str) -> int | float:

@@ -29,14 +29,14 @@ _NOTHING: frozenset[int] = frozenset()
 class TokenTables:
     """A vocabulary by what its tokens may end.
 
-    quoting: they hold a quotation mark; ending: something that may end a value; opening: an array and an item's end
+    quoting: a string; ending: a value, where no string is open; opening: they begin an array and may end an item of it
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         special = {*vocabulary.special_ids, *vocabulary.eos_ids}
         self.texts = [b"" if i in special else token for i, token in enumerate(vocabulary.tokens)]
         self.quoting = self._ids(re.compile(rb'"'))
-        self.ending = self._ids(re.compile(rb'[",\]}\s]'))
+        self.ending = self._ids(re.compile(rb'(?s)[,\]}\s]|".*"'))
         self.opening = self._ids(re.compile(rb"(?s)\[.*,"))
         self.is_text = np.array([bool(text) for text in self.texts])
         self.first_bytes = np.array([text[0] if text else 0 for text in self.texts], np.uint8)
@@ -167,17 +167,15 @@ class _Restriction:
             ids = self.tables.opening
         else:
             ids = self.tables.quoting if self.reading.is_in_string else self.tables.ending
-        found = {*self.allowed(ids)}
+        likely: set[bytes] = set()
         for frame in self.reading.frames:
-            if not frame.awaits_item:
-                continue
-            beginning = bytes(self.reading.text[frame.start :])
-            for text in frame.texts:
-                if text.startswith(beginning):
+            if frame.awaits_item and frame.texts:
+                beginning = bytes(self.reading.text[frame.start :])
+                for text in frame.beginning_like(beginning):
                     rest = text[len(beginning) : len(beginning) + self.tables.longest]
-                    for end in range(1, len(rest) + 1):
-                        found.update(self.allowed(np.array(self.tables.spellings(rest[:end]), np.intp)))
-        return sorted(found)
+                    likely.update(rest[:end] for end in range(1, len(rest) + 1))
+        more = [token_id for text in likely for token_id in self.tables.spellings(text)]
+        return sorted({*self.allowed(ids), *self.allowed(np.array(more, np.intp))})
 
     def allowed(self, ids: Ids) -> list[int]:
         kept: list[int] = ids[(self.words[ids // 32] >> (ids % 32).astype(np.uint32)) & 1 == 1].tolist()
@@ -192,16 +190,17 @@ class _Restriction:
         """Tell whether an item that goes on with these tokens, as it is read `after` them, may become a new one."""
         frame = after.frames[depth]
         beginning = bytes(after.text[frame.start :])
-        taken: set[int] = set()
-        for text in frame.texts:
-            if text == beginning:  # a number, which ends with what is behind it
-                taken |= NUMBER_ENDS
-            elif text.startswith(beginning):
-                taken.add(text[len(beginning)])
-        if not taken or len(token_ids) > _MAX_LOOK_AHEAD:
+        alike = frame.beginning_like(beginning)
+        if not alike or len(token_ids) > _MAX_LOOK_AHEAD:
             return True
         following = self.following(frame, beginning, token_ids) - (_NOTHING if after.is_in_string else _WHITESPACE)
-        if following - taken and not any(inner.is_unique for inner in after.frames[depth + 1 :]):
+        is_alone = not any(inner.is_unique for inner in after.frames[depth + 1 :])
+        if is_alone and len(following) > len(alike) + len(NUMBER_ENDS):
+            return True  # each of them takes one byte away, a number those that may end it
+        taken = {text[len(beginning)] for text in alike if text != beginning}
+        if alike[0] == beginning:  # a number, which ends with what is behind it
+            taken |= NUMBER_ENDS
+        if is_alone and following - taken:
             return True
         for byte in sorted(following):
             further = after.copy()
