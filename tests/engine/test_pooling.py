@@ -39,6 +39,7 @@ from tests.tiny_encoders import (
     write_encoder,
 )
 
+KV = {"kv_cache_memory_bytes": 2**22}  # few blocks: bookkeeping of many takes seconds
 TEXTS = ["a b c", "d", "e f g h i j k l m n o p q r", "a b c", "z y x w v u t s r q p"]
 
 
@@ -128,7 +129,10 @@ def test_what_is_not_built_in_a_folder_is_refused(
 
 @pytest.mark.native_ops
 def test_a_result_is_the_same_bits_alone_and_in_any_batch(llm: LLM, decoder: Path) -> None:
-    for engine in (llm, LLM(str(decoder), max_num_batched_tokens=16, max_num_seqs=8, long_prefill_token_threshold=5)):
+    for engine in (
+        llm,
+        LLM(str(decoder), **KV, max_num_batched_tokens=16, max_num_seqs=8, long_prefill_token_threshold=5),
+    ):
         together = vectors(engine, TEXTS * 8)
         assert np.array_equal(together, np.tile(together[:5], (8, 1)))
         assert np.array_equal(together[:5], np.concatenate([vectors(engine, text) for text in TEXTS]))
@@ -154,7 +158,7 @@ class _Request:
 
 @pytest.mark.native_ops
 def test_decoders_pool_the_last_token_and_use_the_prefix_cache(decoder: Path) -> None:
-    llm = LLM(str(decoder), block_size=4, max_num_batched_tokens=16, max_num_seqs=8)
+    llm = LLM(str(decoder), **KV, block_size=4, max_num_batched_tokens=16, max_num_seqs=8)
     reference = Qwen3Model.from_pretrained(decoder)
     ids = [int(i) for i in np.random.default_rng(0).integers(4, 30, 256)]  # as long as the model: no token follows
     (first,) = llm.embed([ids], use_tqdm=False)
@@ -178,7 +182,7 @@ def test_a_step_must_hold_the_longest_text_and_may_hold_no_more(bert: Path, llm:
 
 
 def test_mean_pooling_of_a_decoder_computes_prompts_whole(decoder: Path) -> None:
-    llm = LLM(str(decoder), pooler_config={"pooling_type": "MEAN", "use_activation": False}, runner="pooling")
+    llm = LLM(str(decoder), **KV, pooler_config={"pooling_type": "MEAN", "use_activation": False}, runner="pooling")
     scheduler = llm.llm_engine.config.scheduler
     assert not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens >= 256
     ids = [5] * 100
@@ -274,7 +278,7 @@ def test_a_reranker_that_answers_with_one_of_two_tokens_scores_through_its_templ
     folder = write_encoder(tmp_path, Qwen3ForCausalLM(Qwen3Config(**sizes, tie_word_embeddings=False)))
     reference = Qwen3ForCausalLM.from_pretrained(folder)
     overrides = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["n", "y"]}
-    llm = LLM(str(folder), hf_overrides=overrides)
+    llm = LLM(str(folder), **KV, hf_overrides=overrides)
     template = "{{ instruction }} {% for message in messages %}{{ message.content }} {% endfor %}"
     (output,) = llm.score("a b", "c d", chat_template=template, instruction="z", use_tqdm=False)
     tokenizer = llm.get_tokenizer()
@@ -294,6 +298,7 @@ def test_process_rewards_are_those_of_the_step_tags(tmp_path: Path) -> None:
     head |= {"score.2.weight": torch.randn(2, 32), "score.2.bias": torch.randn(2)}
     llm = LLM(
         str(_add_tensors(folder, "Qwen2ForProcessRewardModel", head)),
+        **KV,
         pooler_config={"pooling_type": "STEP", "step_tag_id": 5, "returned_token_ids": [1, 0]},
     )
     ids = [4, 5, 6, 7, 5, 8]
@@ -309,7 +314,7 @@ def test_process_rewards_are_those_of_the_step_tags(tmp_path: Path) -> None:
 def test_decoders_classify_by_their_last_token(tmp_path: Path) -> None:
     config = Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8, num_labels=3, id2label={0: "x", 1: "y", 2: "z"})
     folder = write_encoder(tmp_path, Qwen3ForSequenceClassification(config))
-    llm = LLM(str(folder))
+    llm = LLM(str(folder), **KV)
     reference = Qwen3ForSequenceClassification.from_pretrained(folder)
     reference.config.pad_token_id = 0
     (output,) = llm.classify("a b c", use_tqdm=False)
@@ -355,12 +360,12 @@ def test_wrong_tasks_prompts_and_calls_are_refused_and_hurt_nobody(llm: LLM) -> 
 
 
 def test_generating_models_refuse_pooling_unless_told_to_pool(tmp_path: Path, tiny_llama: Path) -> None:
-    llm = LLM(str(tiny_llama), max_model_len=64)
+    llm = LLM(str(tiny_llama), **KV, max_model_len=64)
     with pytest.raises(InvalidRequestError, match="runner='pooling'"):
         llm.embed("a", use_tqdm=False)
     with pytest.raises(ConfigError, match="pooler_config"):
         resolve(EngineArgs(model=str(tiny_llama), pooler_config={"pooling_type": "MEAN"}))
-    pooling = LLM(str(tiny_llama), max_model_len=64, runner="pooling")
+    pooling = LLM(str(tiny_llama), **KV, max_model_len=64, runner="pooling")
     assert np.isclose(np.linalg.norm(vectors(pooling, "hello")), 1.0)
 
 
