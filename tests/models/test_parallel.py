@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig, PreTrainedModel
 
+from octavo import LLM, SamplingParams
 from octavo.attention.context import ForwardContext
 from octavo.distributed.connect import connect
 from octavo.distributed.place import WorkerPlace
@@ -23,6 +24,7 @@ from octavo.models.registry import build_model, check_parallel_sizes
 from octavo.models.sharing import ModelShare, head_share, stage_layers
 from octavo.ops.interface import Float, Ops
 from octavo.ops.select import native_facts
+from octavo.types.structured_params import StructuredOutputsParams
 from tests.distributed.thread_executor import ThreadExecutor
 from tests.loader.gguf_export import FAMILIES, write_gguf
 from tests.loader.gguf_export import random_model as random_gguf_model
@@ -139,6 +141,41 @@ def test_gguf_files(tmp_path: Path, kind: str) -> None:
     assert generate(tmp_path / "model.gguf", **options, **parallel(2, 2)) == generate(
         tmp_path / "model.gguf", **options
     )
+
+
+def mixed_requests(folder: Path, **options: Any) -> list[Any]:
+    """Return what requests of every kind get, with chunks of prompts, shared prefixes and too few blocks for all."""
+    llm = LLM(
+        str(folder), block_size=4, num_gpu_blocks_override=24, max_num_batched_tokens=16, max_num_seqs=6, **options
+    )
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0, "prompt_logprobs": 2, "logprobs": 1},
+        {"temperature": 1.0, "top_p": 0.9, "presence_penalty": 0.5, "logit_bias": {7: 2.0}},
+        {"temperature": 1.0, "structured_outputs": StructuredOutputsParams(regex="[ab]{4,9}")},
+        {"temperature": 0.7, "top_k": 20, "n": 2, "min_tokens": 3},
+        {"temperature": 0.0, "repetition_penalty": 1.3},
+    ]
+    prompts = [{"prompt_token_ids": [9, 8, 7, 6, 5, 4, 3, *range(10, 10 + 6 * index)]} for index in range(5)]
+    params = [SamplingParams(max_tokens=18, seed=index, ignore_eos=True, **kind) for index, kind in enumerate(kinds)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [
+        (output.prompt_logprobs, [(o.token_ids, o.finish_reason, o.logprobs) for o in output.outputs])
+        for output in outputs
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (1, 3), (2, 2)])
+def test_requests_of_every_kind(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    folder = write_tiny_model(
+        tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96, num_hidden_layers=3)
+    )
+    assert mixed_requests(folder, **parallel(*sizes)) == mixed_requests(folder)
+
+
+def test_drafts_are_verified_alike_by_all_ranks(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
+    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    assert generate(folder, **drafts, **parallel(tp_size=2)) == generate(folder)
 
 
 def decoder(num_heads: int = 4, num_kv: int = 2, num_layers: int = 3) -> DecoderConfig:
