@@ -154,7 +154,7 @@ def test_a_dead_worker_ends_an_engine_of_this_process(tiny_llama, start_llm):
 
 
 @pytest.mark.parametrize(
-    "size, text", [(1, r"not done after 1\.6 s: rank 0 is stopped or stuck"), (2, "failed at rank 0: .*rank 1")]
+    "size, text", [(1, r"not done after 1\.6 s: rank 0 is stopped or stuck"), (2, "rank 1")]
 )
 def test_a_worker_that_hangs_is_found_and_named(tiny_llama, start_llm, monkeypatch, tmp_path, size, text):
     monkeypatch.setenv("STOPPED_ONCE", str(tmp_path / "stopped"))
