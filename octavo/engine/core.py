@@ -5,20 +5,19 @@ Knows requests and token ids; never text, never arrays. Runs in the front end's 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from octavo.engine.step_queue import StepQueue
 from octavo.errors import EngineDeadError, OctavoError
-from octavo.executor.interface import Done, Executor, PendingOutput
+from octavo.executor.interface import Executor
 from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.structured.manager import StructuredOutputManager
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
-from octavo.types.raised_error import error_as_data
 from octavo.types.request import EngineCoreRequest
 from octavo.types.stats import EngineSnapshot, SchedulerStats
 from octavo.types.step import ModelRunnerOutput, SchedulerOutput
@@ -48,10 +47,7 @@ class EngineCore:
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
-        self._pending: deque[tuple[SchedulerOutput, PendingOutput]] = deque()  # steps that compute, oldest first
-        # what a failed step was to tell the workers: told again with the next one
-        self._unsent_finished: list[str] = []
-        self._unsent_preempted: list[str] = []
+        self._steps = StepQueue(executor)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -73,7 +69,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Say whether a step would have something to compute or deliver."""
-        return bool(self._pending) or self._may_schedule()
+        return bool(self._steps) or self._may_schedule()
 
     def _may_schedule(self) -> bool:
         return self.scheduler.has_unfinished_requests() and not self.is_paused and not self.sleep_level
@@ -95,68 +91,25 @@ class EngineCore:
         self._process_queued_aborts()
         while self._may_start_another():
             self._start_step()
-        if not self._pending:
+        if not self._steps:
             return {}, False
-        step, model_output = self._finish_oldest()
+        step, model_output = self._steps.finish_oldest()
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
         return self._update(step, model_output), step.total_num_scheduled_tokens > 0
 
-    def _schedule(self) -> SchedulerOutput:
-        step = self.scheduler.schedule()
-        if self._unsent_finished or self._unsent_preempted:
-            step.finished_request_ids = [*self._unsent_finished, *step.finished_request_ids]
-            step.preempted_request_ids = [*self._unsent_preempted, *step.preempted_request_ids]
-            self._unsent_finished, self._unsent_preempted = [], []
-        return step
-
     def _may_start_another(self) -> bool:
-        if not self._pending:
+        if not self._steps:
             return self._may_schedule()
-        has_room = len(self._pending) < self.executor.max_concurrent_batches
-        return has_room and self._may_schedule() and not self.scheduler.awaits_results()
+        return self._steps.has_room and self._may_schedule() and not self.scheduler.awaits_results()
 
     def _start_step(self) -> None:
-        step = self._schedule()
+        step = self._steps.complete(self.scheduler.schedule())
         if self.before_step is not None:
             self.before_step(step)
-        if not step.num_scheduled_tokens and self._grammars is not None and not self._pending:
+        if not step.num_scheduled_tokens and self._grammars is not None and not self._steps:
             self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
-        try:
-            pending = self.executor.submit(step, self.scheduler.get_grammar_bitmask)
-        except EngineDeadError:
-            raise
-        except Exception as error:
-            pending = Done(self._failed_with(step, error))
-        except BaseException:  # Ctrl-C: the books must agree with what the workers did, then it goes on
-            self._pending.append((step, Done(self._failed(step, "interrupted"))))
-            raise
-        self._pending.append((step, pending))
-
-    def _finish_oldest(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
-        """Wait for the oldest step that computes."""
-        step, pending = self._pending.popleft()
-        try:
-            output = pending.result()
-        except EngineDeadError:
-            raise
-        except Exception as error:
-            return step, self._failed_with(step, error)
-        except BaseException:
-            self._pending.appendleft((step, Done(self._failed(step, "interrupted"))))
-            raise
-        assert output is not None, "a whole step has an output"
-        return step, output
-
-    def _failed_with(self, step: SchedulerOutput, error: Exception) -> ModelRunnerOutput:
-        logger.exception("a step of %d requests failed; they end with an error", len(step.num_scheduled_tokens))
-        return self._failed(step, error_as_data(error).text)
-
-    def _failed(self, step: SchedulerOutput, error: str) -> ModelRunnerOutput:
-        """Return the output of a step that did not end: every request in it has failed."""
-        self._unsent_finished = [*self._unsent_finished, *step.finished_request_ids]
-        self._unsent_preempted = [*self._unsent_preempted, *step.preempted_request_ids]
-        return ModelRunnerOutput(failures=dict.fromkeys(step.num_scheduled_tokens, error))
+        self._steps.start(step, self.scheduler.get_grammar_bitmask)
 
     def _update(self, step: SchedulerOutput, model_output: ModelRunnerOutput) -> StepOutputs:
         outputs = self.scheduler.update_from_output(step, model_output)

@@ -62,7 +62,66 @@ class AttentionMetadata:
     slot_mapping: NDArray[np.int64]
 
 
-class Ops(Protocol):
+class SamplingOps(Protocol):
+    """Logits [R, V] float32 throughout; -inf means forbidden."""
+
+    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
+        """Return [R] bool: does the row hold a NaN or +inf, or no finite entry?"""
+        ...
+
+    def argmax(self, logits: Float) -> Int:
+        """Return [R] int32, the lowest index of each row's maximum; -1 in rows of which `has_nan` is true."""
+        ...
+
+    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
+        """Return (ids [R, k+1] int32, logprobs [R, k+1], ranks [R] int32).
+
+        Column 0 is token_ids[r]; columns 1..k the k most likely ids, ties to the lower id. logprob = log-softmax.
+        rank = 1 + number of ids with a strictly greater logit + number of lower ids with an equal logit.
+        """
+        ...
+
+    def log_softmax(self, logits: Float) -> Float:
+        """Return the log-softmax over the last axis, [R, V]."""
+        ...
+
+    def apply_penalties(
+        self,
+        logits: Float,
+        row_start: Int,
+        token_ids: Int,
+        output_counts: Int,
+        repetition: Float,
+        frequency: Float,
+        presence: Float,
+    ) -> None:
+        """Penalise logits [R, V] in place. Row r's distinct seen ids are token_ids[row_start[r]:row_start[r+1]].
+
+        output_counts: how often each was generated (0: in the prompt only). For each: l = l / repetition if l > 0 else
+        l * repetition; then l -= frequency * count + presence * (count > 0). repetition, frequency, presence: [R].
+        """
+        ...
+
+    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
+        """Set logits [R, V] to -inf where a bit is 0, in place; bit i of bitmask[r, w] is for id 32 w + i of row r.
+
+        bitmask: [R, W] int32 with W >= ceil(V / 32); what is beyond V is not read.
+        """
+        ...
+
+    def sample(
+        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
+    ) -> Int:
+        """Draw one id per row; temperature [R] > 0, top_k [R] (0 = off), top_p [R], min_p [R], uniform [R] in [0, 1).
+
+        Order: divide by temperature, min_p (keep p >= min_p * max p), top_k (ties at the border kept), top_p (smallest
+        set in descending order, ties to the lower id, whose mass reaches top_p; at least one id); then the first id, in
+        id order, whose cumulative kept mass exceeds uniform * total kept mass.
+        """
+        ...
+
+
+class Ops(SamplingOps, Protocol):
     """One backend. See the module docstring for the contract common to all methods."""
 
     name: str
@@ -218,62 +277,4 @@ class Ops(Protocol):
 
     def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
         """Return the ranks' x [T, widths[rank]] side by side, [T, sum of widths]."""
-        ...
-
-    # -- sampling --------------------------------------------------------------------------------------------------
-    # logits [R, V] float32 throughout; -inf means forbidden.
-
-    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
-        """Return [R] bool: does the row hold a NaN or +inf, or no finite entry?"""
-        ...
-
-    def argmax(self, logits: Float) -> Int:
-        """Return [R] int32, the lowest index of each row's maximum; -1 in rows of which `has_nan` is true."""
-        ...
-
-    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
-        """Return (ids [R, k+1] int32, logprobs [R, k+1], ranks [R] int32).
-
-        Column 0 is token_ids[r]; columns 1..k the k most likely ids, ties to the lower id. logprob = log-softmax.
-        rank = 1 + number of ids with a strictly greater logit + number of lower ids with an equal logit.
-        """
-        ...
-
-    def log_softmax(self, logits: Float) -> Float:
-        """Return the log-softmax over the last axis, [R, V]."""
-        ...
-
-    def apply_penalties(
-        self,
-        logits: Float,
-        row_start: Int,
-        token_ids: Int,
-        output_counts: Int,
-        repetition: Float,
-        frequency: Float,
-        presence: Float,
-    ) -> None:
-        """Penalise logits [R, V] in place. Row r's distinct seen ids are token_ids[row_start[r]:row_start[r+1]].
-
-        output_counts: how often each was generated (0: in the prompt only). For each: l = l / repetition if l > 0 else
-        l * repetition; then l -= frequency * count + presence * (count > 0). repetition, frequency, presence: [R].
-        """
-        ...
-
-    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
-        """Set logits [R, V] to -inf where a bit is 0, in place; bit i of bitmask[r, w] is for id 32 w + i of row r.
-
-        bitmask: [R, W] int32 with W >= ceil(V / 32); what is beyond V is not read.
-        """
-        ...
-
-    def sample(
-        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
-    ) -> Int:
-        """Draw one id per row; temperature [R] > 0, top_k [R] (0 = off), top_p [R], min_p [R], uniform [R] in [0, 1).
-
-        Order: divide by temperature, min_p (keep p >= min_p * max p), top_k (ties at the border kept), top_p (smallest
-        set in descending order, ties to the lower id, whose mass reaches top_p; at least one id); then the first id, in
-        id order, whose cumulative kept mass exceeds uniform * total kept mass.
-        """
         ...

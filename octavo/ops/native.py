@@ -22,7 +22,43 @@ from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
-class NativeOps:
+class _NativeSampling:
+    """See `octavo.ops.interface.SamplingOps`."""
+
+    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
+        return _native.has_nan(logits)
+
+    def argmax(self, logits: Float) -> Int:
+        return _native.argmax(logits)
+
+    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
+        return _native.top_logprobs(logits, token_ids, k)
+
+    def log_softmax(self, logits: Float) -> Float:
+        return _native.log_softmax(logits)
+
+    def apply_penalties(
+        self,
+        logits: Float,
+        row_start: Int,
+        token_ids: Int,
+        output_counts: Int,
+        repetition: Float,
+        frequency: Float,
+        presence: Float,
+    ) -> None:
+        _native.apply_penalties(logits, row_start, token_ids, output_counts, repetition, frequency, presence)
+
+    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
+        _native.apply_bitmask(logits, bitmask)
+
+    def sample(
+        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
+    ) -> Int:
+        return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
+
+
+class NativeOps(_NativeSampling):
     """See `octavo.ops.interface.Ops` for the contract of each method."""
 
     name = "native"
@@ -138,40 +174,6 @@ class NativeOps:
 
     def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
         return group.all_gather(x, widths)
-
-    # -- sampling --------------------------------------------------------------------------------------------------
-
-    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
-        return _native.has_nan(logits)
-
-    def argmax(self, logits: Float) -> Int:
-        return _native.argmax(logits)
-
-    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
-        return _native.top_logprobs(logits, token_ids, k)
-
-    def log_softmax(self, logits: Float) -> Float:
-        return _native.log_softmax(logits)
-
-    def apply_penalties(
-        self,
-        logits: Float,
-        row_start: Int,
-        token_ids: Int,
-        output_counts: Int,
-        repetition: Float,
-        frequency: Float,
-        presence: Float,
-    ) -> None:
-        _native.apply_penalties(logits, row_start, token_ids, output_counts, repetition, frequency, presence)
-
-    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
-        _native.apply_bitmask(logits, bitmask)
-
-    def sample(
-        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
-    ) -> Int:
-        return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
 
 
 def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -> None:
