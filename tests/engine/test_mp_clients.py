@@ -139,7 +139,7 @@ def test_the_front_end_loads_neither_ops_nor_worker():
     [
         ({"block_size": 0}, ConfigError, "block_size"),
         ({"model": "/no/such/model"}, ModelNotFoundError, "/no/such/model"),
-        ({"tensor_parallel_size": 2}, UnsupportedError, "tensor_parallel_size"),
+        ({"decode_context_parallel_size": 2}, UnsupportedError, "decode_context_parallel_size"),
     ],
 )
 def test_wrong_options_raise_what_they_raise_in_process(tiny_llama, options, error, text):
