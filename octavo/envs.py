@@ -62,6 +62,11 @@ def launched_rank() -> dict[str, str]:
     return {name: os.environ.get(name, "") for name in names}
 
 
+def use_interface(name: str) -> None:
+    """Let gloo speak over this network interface, unless GLOO_SOCKET_IFNAME says another."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
     return {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
 import threading
 
+from octavo import envs
 from octavo.executor.messages import CallReply, ErrorReply, decode_start, encode
 from octavo.executor.worker_proc import where_is
 from octavo.executor.worker_server import WorkerServer
@@ -36,6 +39,7 @@ class RayWorker:
         self._thread = threading.get_ident()
         try:
             start = decode_start(data)
+            _speak_as_ray_does()
             take_share(start.place.local_rank, start.place.local_size)
             self._server = WorkerServer(start)
         except Exception as error:
@@ -53,3 +57,21 @@ class RayWorker:
     def live(self) -> None:
         """Return never: whoever waits for it learns of the end of this process."""
         threading.Event().wait()
+
+
+def _speak_as_ray_does() -> None:
+    """Choose Ray's network interface for gloo, which would take the one of the host's name: often the loopback."""
+    import ray.util
+
+    address = ray.util.get_node_ip_address()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                envs.use_interface(name)
+
+
+_SIOCGIFADDR = 0x8915
