@@ -60,10 +60,6 @@ constexpr int kQuantMaxRows = 4;
 // Fewer rows sum the codes on the way. With AVX2 so do no 4 rows: their sums alone fill the registers.
 constexpr int kRowsWithCodeSums = kQuantMaxRows == 4 ? 4 : 9;
 
-// Column vectors side by side for R rows. (With AVX-512 more than a panel's gains nothing: one row waits for memory, and a wider block leaves
-// more of a thread's share without anybody having asked for it.)
-constexpr int quant_vectors_for(int rows) { return rows <= kQuantMaxRows / 2 ? kVectorsPerPanel : 1; }
-
 // The dot products of one row and one column vector over a group.
 template <int kBits, bool kMinimums>
 struct Dots {
@@ -267,7 +263,7 @@ void sum_codes(const std::uint8_t* codes, std::int64_t num_groups, float* out) {
 template <int kBits, int kGroup, bool kMinimums, int R = kQuantMaxRows>
 OCTAVO_INLINE int multiply_rows_of(const QuantTile& tile, std::int64_t rows, std::int64_t vectors_left) {
     if (rows == R) {
-        constexpr int P = quant_vectors_for(R);
+        constexpr int P = kVectorsPerPanel;
         const bool wide = vectors_left >= P;
         if (R == kQuantMaxRows && tile.code_sums != nullptr) {
             if (wide) {
@@ -297,7 +293,6 @@ constexpr int kColumns = static_cast<int>(kQuantPanel);
 constexpr int kVectorBytes = 4 * kColumns;
 constexpr int kQuantMaxRows = 1;
 constexpr int kRowsWithCodeSums = 1 << 30;  // never
-constexpr int quant_vectors_for(int) { return 1; }
 
 template <int kBits, int kGroup, bool kMinimums>
 void multiply(const QuantTile& tile) {
