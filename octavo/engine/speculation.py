@@ -56,7 +56,7 @@ def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
         return None
     method = _method(values)
     values.pop("method", None)
-    draft = {name: values.pop(name) for name in ("model", "revision") if name in values}
+    draft: dict[str, Any] = {name: values.pop(name) for name in ("model", "revision") if name in values}
     _check_neutral(values)
     limits = _limits(values.pop("num_speculative_tokens_per_batch_size", ()))
     for name, value in values.items():

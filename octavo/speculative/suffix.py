@@ -71,9 +71,13 @@ class SuffixProposer:
         """Return the most frequent continuation of the places, as long as its share is large enough."""
         guesses: list[int] = []
         num_places = len(places)
-        while len(guesses) < max_tokens:
+        while len(guesses) < max_tokens and places:
+            if len(places) == 1 and self._min_share * num_places <= 1:
+                text, place = places[0]
+                rest = text[place : place + max_tokens - len(guesses)]
+                return guesses + (rest[: rest.index(_SEPARATOR)] if _SEPARATOR in rest else rest)
             votes = Counter(text[place] for text, place in places if place < len(text))
-            token_id, num_votes = votes.most_common(1)[0] if votes else (_SEPARATOR, 0)
+            token_id, num_votes = max(votes.items(), key=lambda item: item[1], default=(_SEPARATOR, 0))
             if token_id == _SEPARATOR or num_votes < self._min_share * num_places:
                 break
             guesses.append(token_id)
