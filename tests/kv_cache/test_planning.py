@@ -159,3 +159,33 @@ def test_workers_with_different_groups_are_refused():
     plans = [plan_kv_cache(specs, 10**9, CACHE, 8192, 1024) for specs in (gemma(), {"layer0": FULL})]
     with pytest.raises(ConfigError, match="agree"):
         unify_plans(plans)
+
+
+def test_workers_with_different_layers_agree_on_groups_and_blocks():
+    all_specs = gemma()
+    names = list(all_specs)
+    stages = [{name: all_specs[name] for name in part} for part in (names[:11], names[11:])]
+    plans = unify_plans(
+        [
+            plan_kv_cache(own, n * PAGE, CACHE, 8192, 1024, all_specs)
+            for own, n in zip(stages, (9000, 5000), strict=True)
+        ]
+    )
+    whole = plan_kv_cache(all_specs, 10**9, CACHE, 8192, 1024)
+    for plan, own in zip(plans, stages, strict=True):
+        check_plan(plan, own)
+        assert [group.spec for group in plan.groups] == [group.spec for group in whole.groups]
+    merged = [sum((plan.groups[i].layer_names for plan in plans), ()) for i in range(len(whole.groups))]
+    assert [set(layer_names) for layer_names in merged] == [set(group.layer_names) for group in whole.groups]
+    assert plans[0].num_blocks == plans[1].num_blocks
+
+
+def test_a_stage_may_lack_a_kind_of_layer_and_ranks_may_have_other_numbers_of_heads():
+    all_specs = gemma()
+    only_sliding = {f"layer{i}": SlidingWindowSpec(16, 1, 64, sliding_window=512) for i in range(5)}
+    plan = plan_kv_cache(only_sliding, 100_000 * PAGE, CACHE, 8192, 1024, all_specs)
+    check_plan(plan, only_sliding)
+    assert [len(group.layer_names) for group in plan.groups].count(0) == 1, "no full layer here"
+    assert {group.spec.num_kv_heads for group in plan.groups if group.layer_names} == {1}
+    longest = fit_max_model_len(only_sliding, 600 * PAGE, CACHE, 100_000, 1024, all_specs)
+    assert 0 < longest < 100_000, "the other stage's full layers bound what fits here too"
