@@ -10,6 +10,7 @@ import pytest
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.loader.catalog import pull
 from tests.engine.processes import comparable
+from tests.speculative.oracle import guessing as guessing_as_much_as_allowed
 
 pytestmark = pytest.mark.model
 
@@ -23,24 +24,25 @@ def engines() -> Iterator[tuple[LLM, LLM]]:
     path = str(pull("smollm2-135m-instruct", lambda progress: None))
     options = {"max_model_len": 512, "max_num_seqs": 16, "num_gpu_blocks_override": 512, "use_tqdm_on_load": False}
     plain, guessing = LLM(path, **options), LLM(path, **options, speculative_config=NGRAM)
-    yield plain, guessing
+    with guessing_as_much_as_allowed():
+        yield plain, guessing
     plain.llm_engine.shutdown()
     guessing.llm_engine.shutdown()
 
 
 def same(engines: tuple[LLM, LLM], prompts: list[str], params: SamplingParams | list[SamplingParams]) -> list:
-    """Run on both engines; the results must be equal in everything that a user sees, with guesses that came true."""
+    """Run on both engines; the results must be equal in everything that a user sees, with guesses."""
     plain, guessing = engines
-    before = num_right(guessing)
+    before = num_guesses(guessing)
     expected = plain.generate(prompts, params, use_tqdm=False)
     got = guessing.generate(prompts, params, use_tqdm=False)
     assert [comparable(output) for output in got] == [comparable(output) for output in expected]
-    assert num_right(guessing) > before
+    assert num_guesses(guessing) > before
     return [output.outputs[0] for output in got]
 
 
-def num_right(llm: LLM) -> int:
-    name = "vllm:spec_decode_num_accepted_tokens"
+def num_guesses(llm: LLM, which: str = "draft") -> int:
+    name = f"vllm:spec_decode_num_{which}_tokens"
     return next(metric.value for metric in llm.get_metrics() if metric.name == name)
 
 
@@ -77,3 +79,4 @@ def test_b111_greedy_text_limits_and_stops_inside_a_guess(engines):
     for completion, token_id, complete in zip(same(engines, REPETITIVE, params), ids, whole, strict=True):
         end = complete.token_ids.index(token_id) + 1
         assert completion.token_ids == complete.token_ids[:end] and completion.stop_reason == token_id
+    assert num_guesses(engines[1], "accepted") > 100

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from octavo import RequestOutput
-from octavo.worker import draft_step
+from octavo.worker import draft_step, model_runner
 
 
 class Oracle:
@@ -53,10 +53,11 @@ def sequences_of(outputs: Sequence[RequestOutput]) -> list[list[int]]:
 
 
 @contextmanager
-def guessing(oracle: Oracle) -> Iterator[None]:
-    """Let engines that start in here guess with the oracle, and compute all that it says."""
+def guessing(oracle: Oracle | None = None) -> Iterator[None]:
+    """Let engines compute as many guesses as they may, in any batch; those that start in here guess with the oracle."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft_step, "make_proposer", lambda config: oracle)
+        if oracle is not None:
+            patch.setattr(model_runner, "make_proposer", lambda config: oracle)
         patch.setattr(draft_step.DraftLengths, "limit", lambda self, row, batch_size: self._max_tokens)
         patch.setattr(draft_step.DraftLengths, "pays", lambda self, batch_size: True)
         yield

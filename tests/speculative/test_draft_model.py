@@ -6,9 +6,9 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError
-from octavo.worker import draft_step
 from tests.engine.processes import comparable
 from tests.invariance.workloads import random_workload
+from tests.speculative.oracle import guessing
 from tests.speculative.test_identity import ROOMY, count, run
 from tests.tiny_models import gemma3_config, llama_config, write_tiny_model
 
@@ -27,9 +27,9 @@ def models(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture
-def guesses_all(monkeypatch):
-    monkeypatch.setattr(draft_step.DraftLengths, "limit", lambda self, row, batch_size: self._max_tokens)
-    monkeypatch.setattr(draft_step.DraftLengths, "pays", lambda self, batch_size: True)
+def guesses_all():
+    with guessing():
+        yield
 
 
 def wish(model: str, num_tokens: int = 4) -> dict:
