@@ -26,7 +26,6 @@ def test_neutral_values_of_unbuilt_options_are_accepted():
     ("option", "value", "reason"),
     [
         ("enable_lora", True, "LoRA"),
-        ("speculative_config", {"method": "ngram"}, "speculative"),
         ("quantization_config", {"bits": 4}, "checkpoint says"),
         ("profiler_config", {"dir": "x"}, "profiling"),
     ],

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from octavo.metrics.engine_metrics import Counter, EngineMetrics, Gauge, Histogram, StepTally
+from octavo.metrics.engine_metrics import Counter, EngineMetrics, Gauge, Histogram, StepTally, Vector
+from octavo.metrics.prometheus import render
 from octavo.types.request import FinishReason
-from octavo.types.stats import PrefixCacheStats, RequestMetrics, SchedulerStats
+from octavo.types.stats import PrefixCacheStats, RequestMetrics, SchedulerStats, SpeculationStats
 
 
 def by_name(metrics: EngineMetrics) -> dict[str, object]:
@@ -81,11 +82,29 @@ def test_ends_are_counted_by_reason():
 
 def test_nothing_is_counted_when_disabled():
     metrics = EngineMetrics("m", enabled=False)
-    metrics.record_scheduler(SchedulerStats(num_running=3))
+    metrics.record_scheduler(SchedulerStats(num_running=3, speculation=SpeculationStats(1, 2, [1])))
     metrics.record_prompt(finished_request(), 7)
     metrics.record_step(StepTally(1), 1.0)
     metrics.record_finished(finished_request(), FinishReason.STOP, 7)
-    assert {getattr(m, "value", getattr(m, "count", None)) for m in metrics.snapshot()} == {0}
+    by_position = [m for m in metrics.snapshot() if isinstance(m, Vector)]
+    assert [m.values for m in by_position] == [[]]
+    assert {getattr(m, "value", getattr(m, "count", None)) for m in metrics.snapshot() if m not in by_position} == {0}
+
+
+def test_guesses_are_summed_by_position():
+    metrics = EngineMetrics("m")
+    stats = SpeculationStats()
+    stats.record(3, 2)
+    stats.record(1, 0)
+    for speculation in (stats, None, SpeculationStats(1, 4, [1, 1, 1, 1])):
+        metrics.record_scheduler(SchedulerStats(speculation=speculation))
+    totals = metrics.totals()
+    assert totals["spec_decode_num_drafts"] == 3
+    assert totals["spec_decode_num_draft_tokens"] == 8
+    assert totals["spec_decode_num_accepted_tokens"] == 6
+    text = render(metrics.snapshot(), "vllm:")
+    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",engine="0",position="1"} 2' in text
+    assert 'position="3"} 1' in text and 'position="4"' not in text
 
 
 def test_what_requests_ask_for_and_steps_compute_is_distributed():
