@@ -23,8 +23,8 @@ class WorkerGroups:
         self.pipeline.abort()
 
     def close(self) -> None:
+        self.pipeline.close()  # first: what it has sent may still be on its way, over a world that both share
         self.tensor.close()
-        self.pipeline.close()
 
 
 ALONE = WorkerGroups(SoloGroup(), SoloGroup())

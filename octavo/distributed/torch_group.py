@@ -6,7 +6,7 @@ Everything is built of messages between two ranks, so that a rank that is gone o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -92,12 +92,14 @@ class TorchGroup:
         self._exchange(np.zeros(1, np.float32), [(1,)] * self.size)
 
     def abort(self) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Leave the world: connections break, and whoever waits for this rank is told."""
         if self._leaves_world and self._dist.is_initialized():
             self._dist.destroy_process_group()
+
+    def close(self) -> None:
+        with suppress(PeerLostError):
+            self._finish_sending(0)
+        self.abort()
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ if dies:
     except PeerLostError as error:
         seen["lost"] = str(error)[:60]
         seen["soon"] = time.monotonic() - begin < 2
+groups.close()
 print(json.dumps(seen), flush=True)
 os._exit(0)
 """
