@@ -23,7 +23,9 @@ from octavo.loader.checkpoint import Checkpoint
 from octavo.types.raised_error import error_from_data
 
 _STOP_TIMEOUT_S = 2.0
-_ANSWER_TIMEOUT_S = 1.0  # a process that is not stopped says in this time what it is doing
+_ANSWER_TIMEOUT_S = 1.0  # a process that is not stopped says in this time what it is doing,
+_ANSWER_SHARE = 0.1  # and in this share of the step's time, after which the front end would end all
+_END_TIMEOUT_S = 0.2  # from a sign that a process has ended until the system says so
 
 
 class MultiprocExecutor(RemoteExecutor):
@@ -76,7 +78,7 @@ class LocalWorkers:
         try:
             self._writer.write(command, timeout_s)
         except ConnectionError:
-            self._raise_if_gone(_ANSWER_TIMEOUT_S)
+            self._raise_if_gone(_END_TIMEOUT_S)
             raise
 
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
@@ -86,10 +88,10 @@ class LocalWorkers:
                 if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
                     reply = replies.popleft()
                     if isinstance(reply, ErrorReply) and reply.error.kind == PeerLostError.__name__:
-                        self._raise_if_gone(_ANSWER_TIMEOUT_S)  # tells better than its peers who it was
+                        self._raise_if_gone(_END_TIMEOUT_S)  # tells better than its peers who it was
                     return sender, reply
             if any(child.is_gone for child in self._children):  # and all that they said is read
-                self._raise_if_gone(_ANSWER_TIMEOUT_S)
+                self._raise_if_gone(_END_TIMEOUT_S)
             left_ms = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000
             if not self._said.poll(left_ms):
                 raise TimeoutError(f"rank {rank} has not answered after {timeout_s:g} s")
@@ -119,10 +121,10 @@ class LocalWorkers:
     def describe_hang(self, timeout_s: float) -> PeerLostError:
         for child in self._children:
             child.ask()
-        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+        deadline = time.monotonic() + min(_ANSWER_TIMEOUT_S, timeout_s * _ANSWER_SHARE)
         answers: dict[int, str] = {}
         while len(answers) < self.size and time.monotonic() < deadline:
-            time.sleep(_ANSWER_TIMEOUT_S / 20)
+            time.sleep(0.02)
             for child in self._children:
                 answers.update((child.rank, reply.where) for reply in child.read() if isinstance(reply, Doing))
         return hang_report(timeout_s, answers, self.size)

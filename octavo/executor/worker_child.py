@@ -16,8 +16,10 @@ from octavo.platforms.cpu import usable_cores
 from octavo.utils.frames import FrameReader, send_frame
 
 # Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
+# A process group of its own: Ctrl-C is for the front end, which then decides. Not a session: a worker that is stopped
+# when its executor dies gets the system's SIGHUP for orphaned groups, and so ends.
 _ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "import json, os, sys; os.setpgrp(); sys.path[:] = json.loads(sys.argv[3]); "
     "from octavo.platforms.core_shares import take_share; "  # first: libraries start threads when they are imported
     "take_share(*json.loads(sys.argv[2])); "
     "from octavo.executor.worker_proc import main; main(*json.loads(sys.argv[1]))"
@@ -39,7 +41,6 @@ class WorkerChild:
             [sys.executable, "-c", _ENTRY, *map(json.dumps, arguments)],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the front end, which then decides
         )
         their_lifeline.close()
         their_bell.close()

@@ -241,6 +241,21 @@ def test_the_death_of_an_idle_worker_is_noticed(tiny_llama):
     assert [asyncio.run(scenario())] == generate(LLM(str(tiny_llama), **SMALL), [([5], params)])
 
 
+def test_a_stopped_worker_ends_with_a_core_that_is_killed(tiny_llama):
+    async def scenario() -> list[int]:
+        engine = start_async(tiny_llama)
+        await final(engine, [9], SamplingParams(max_tokens=1))
+        workers = await workers_behind(engine)
+        os.kill(workers[0], signal.SIGSTOP)
+        os.kill(engine.engine_core.process_id, signal.SIGKILL)
+        await final(engine, [9], SamplingParams(max_tokens=1))
+        engine.shutdown()
+        return workers
+
+    (worker,) = asyncio.run(scenario())
+    wait_until(lambda: not is_alive(worker))
+
+
 def test_a_worker_that_hangs_is_replaced_and_its_requests_go_on(tiny_llama, monkeypatch, tmp_path):
     monkeypatch.setenv("STOPPED_ONCE", str(tmp_path / "stopped"))
     jobs = [([5, 6, 7], SamplingParams(**LONG))]
