@@ -120,6 +120,8 @@ def test_grammar_begins_after_reasoning(manager: StructuredOutputManager):
         assert manager.accept(one, token_id) is CONTINUES
     assert masks(manager, "a", "b") == [{ord("x")}], "only of the other"
     assert manager.valid_drafts(one, spell("zz")) == spell("zz")
+    # what would end the reasoning is not guessed: behind it tokens would need masks that nobody fills
+    assert manager.valid_drafts(one, [*spell("z"), SPECIAL, 10, *spell("x")]) == [*spell("z"), SPECIAL]
     manager.accept(one, 10)
     assert masks(manager, "a") == [{ord("x")}]
     assert manager.accept(one, ord("x")) is COMPLETE
