@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import CheckpointError
 from octavo.loader.gguf_types import ARRAY_TYPE, SCALAR_FORMATS, STRING_TYPE, TENSOR_TYPES, TensorType
-from octavo.loader.local_files import map_file
+from octavo.loader.local_files import map_file, release_pages
 
 MetadataValue = bool | int | float | str | list[str] | NDArray[np.generic]
 _T = TypeVar("_T", bool, int, float, str)
@@ -107,6 +107,10 @@ class GGUFFile:
     @property
     def buffer(self) -> mmap.mmap:
         return self._buffer
+
+    def release_pages(self) -> None:
+        """Let go of what was read of the file: it adds to the memory of nobody who goes on without it."""
+        release_pages(self._buffer)
 
     def tensor_bytes(self, info: GGUFTensorInfo) -> NDArray[np.uint8]:
         """Return a tensor's stored bytes [size_bytes]: a read-only view of the mapped file."""

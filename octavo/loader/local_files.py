@@ -49,11 +49,14 @@ def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-class PageRelease:
-    """Lets go of a mapped file's pages while a model is read from it, so that they do not add to its packed weights.
+def release_pages(buffer: mmap.mmap) -> None:
+    """End the mapping's claim on its pages: they stay in the system's file cache, and are mapped again when touched."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        buffer.madvise(mmap.MADV_DONTNEED)
 
-    Only the mapping's claim on them ends: they stay in the system's file cache, and are mapped again when touched.
-    """
+
+class PageRelease:
+    """Lets go of a mapped file's pages while a model is read from it, so that they do not add to its packed weights."""
 
     _READ_BYTES = 32 << 20
 
@@ -62,7 +65,7 @@ class PageRelease:
 
     def before_reading(self, buffer: mmap.mmap, size_bytes: int) -> None:
         """Call it before each tensor of `size_bytes` is read."""
-        if self._unreleased_bytes >= self._READ_BYTES and hasattr(mmap, "MADV_DONTNEED"):
-            buffer.madvise(mmap.MADV_DONTNEED)
+        if self._unreleased_bytes >= self._READ_BYTES:
+            release_pages(buffer)
             self._unreleased_bytes = 0
         self._unreleased_bytes += size_bytes

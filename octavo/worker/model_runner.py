@@ -71,6 +71,8 @@ class ModelRunner:
         self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
         if self._draft_model is not None:
             self._draft_model.load()
+        if checkpoint.gguf is not None:
+            checkpoint.gguf.release_pages()
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
         specs = self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
