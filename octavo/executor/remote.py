@@ -107,14 +107,17 @@ class RemoteExecutor(Executor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a worker method by name; arguments and results are plain data."""
+        """Call a worker method by name; arguments and results are plain data. Raises the first error of any worker."""
         self._number += 1
         self._send(encode_call(self._number, method, args, kwargs or {}))
-        replies = [self._receive(rank, self._number, timeout_s) for rank in range(self.workers.size)]
-        for reply in replies:
-            if isinstance(reply, ErrorReply):
+        results = []
+        for rank in range(self.workers.size):
+            reply = self._receive(rank, self._number, timeout_s)
+            if isinstance(reply, ErrorReply):  # maybe another rank's, of which then no other reply would come
                 raise error_from_data(reply.error, RequestFailedError)
-        return [reply.result for reply in replies if isinstance(reply, CallReply)]
+            assert isinstance(reply, CallReply)
+            results.append(reply.result)
+        return results
 
     def get_kv_cache_specs(self) -> list[Mapping[str, KVCacheSpec]]:
         specs = self.collective_rpc("get_kv_cache_specs")

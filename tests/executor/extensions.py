@@ -28,6 +28,11 @@ class Extension:
     def divide(self) -> None:
         1 / 0  # noqa: B018
 
+    def fail_at_last_rank(self) -> None:
+        if self.rank == self.place.world_size - 1:
+            raise ValueError("too early")
+        time.sleep(0.2)
+
 
 class FailingStep(Worker):
     """Its third step fails."""

@@ -102,6 +102,13 @@ def test_methods_of_an_extension_are_called_by_name(tiny_llama, start_llm):
     assert llm.collective_rpc("repeat", args=("late answers are dropped", 1)) == [["late answers are dropped"]]
 
 
+def test_a_call_that_fails_at_one_rank_first_is_over(tiny_llama, start_llm):
+    llm = start_llm(tiny_llama, worker_extension_cls=EXTENSION, tensor_parallel_size=2)
+    with pytest.raises(RequestFailedError, match="fail_at_last_rank failed at rank 1: ValueError: too early"):
+        llm.collective_rpc("fail_at_last_rank", timeout=5.0)
+    assert llm.collective_rpc("repeat", args=("on", 1)) == [["on"], ["on"]]
+
+
 def test_an_executor_may_be_a_class_or_its_name(tiny_llama):
     from tests.executor.extensions import CountingExecutor
 
