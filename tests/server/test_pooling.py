@@ -56,6 +56,14 @@ def test_base64_is_the_same_numbers_as_little_endian_floats(embedder: Server) ->
     assert reply["usage"]["prompt_tokens"] == reply["usage"]["total_tokens"] == 5 + 4 + 5
 
 
+@pytest.mark.parametrize("rank", ["1", "999999999"])
+def test_a_replica_that_there_is_not_is_refused(embedder: Server, rank: str) -> None:
+    headers = {"Content-Type": "application/json", "X-data-parallel-rank": rank}
+    reply = embedder.request("POST", "/v1/embeddings", json.dumps({"input": "a"}), headers)
+    assert reply.status == 400 and reply.error["param"] == "data_parallel_rank"
+    assert embeddings(embedder, input="a").shape == (1, 8)
+
+
 @pytest.mark.parametrize(
     ("dtype", "endianness", "kind"), [("float32", "big", ">f4"), ("float16", None, "<f2"), ("bfloat16", None, None)]
 )

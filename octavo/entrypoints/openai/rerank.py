@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.entrypoints.openai.pooling_job import (
     Outputs,
+    PoolingJob,
     check_pooling_job,
     max_inputs,
     pooling_usage,
@@ -26,7 +27,7 @@ from octavo.entrypoints.openai.protocol.pooling import (
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.entrypoints.openai.unbuilt_fields import POOLING_UNBUILT, refuse_unbuilt
-from octavo.entrypoints.scoring import plan_scoring
+from octavo.entrypoints.scoring import ScoringPlan, plan_scoring
 from octavo.errors import InvalidRequestError
 from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_checks import wrong
@@ -83,10 +84,12 @@ async def _score(
     template, instruction = server.chat_template if config.is_causal else None, request.instruction
     request.instruction = None  # the template has it
     params = PoolingParams(use_activation=wants_activation(request))
-    plan = plan_scoring(config, first, second, params, server.tokenizer, template, instruction)
-    job = await server.prepare(
-        lambda: check_pooling_job(server, ids.engine, plan.prompts, plan.params, request), context.is_bulky
-    )
+
+    def prepare() -> tuple[ScoringPlan, PoolingJob]:
+        plan = plan_scoring(config, first, second, params, server.tokenizer, template, instruction)
+        return plan, check_pooling_job(server, ids.engine, plan.prompts, plan.params, request)
+
+    plan, job = await server.prepare(prepare, context.is_bulky)
     outputs = await run_pooling_job(server, job)
     return ids.shown, plan.scores(outputs), outputs
 
