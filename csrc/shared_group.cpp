@@ -68,7 +68,7 @@ bool make_file(const std::string& path, std::int64_t bytes) {
 
 }  // namespace
 
-// The file starts with these; the parent process knows the first byte.
+// The file starts with these.
 struct SharedGroup::Header {
     std::atomic<std::uint8_t> aborted;
 };

@@ -47,14 +47,6 @@ class WorkerPlace:
     def gives_output(self) -> bool:
         return self.rank == self.output_rank
 
-    @property
-    def is_first_stage(self) -> bool:
-        return self.pp_rank == 0
-
-    @property
-    def is_last_stage(self) -> bool:
-        return self.pp_rank == self.pp_size - 1
-
 
 def share(total: int, size: int, rank: int) -> range:
     """Return which of `total` things belong to a rank: contiguous shares whose sizes differ by at most one."""

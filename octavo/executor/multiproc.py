@@ -17,10 +17,9 @@ from octavo.errors import PeerLostError
 from octavo.executor.broadcast import BroadcastWriter, create_memory
 from octavo.executor.messages import Doing, ErrorReply, encode_start
 from octavo.executor.places import worker_places
-from octavo.executor.remote import Answer, RemoteExecutor, hang_report
+from octavo.executor.remote import Answer, RemoteExecutor, hang_report, take_reply, wait_until_started
 from octavo.executor.worker_child import WorkerChild, wait_for_end
 from octavo.loader.checkpoint import Checkpoint
-from octavo.types.raised_error import error_from_data
 
 _STOP_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 1.0  # a process that is not stopped says in this time what it is doing,
@@ -57,20 +56,12 @@ class LocalWorkers:
             for child in self._children:
                 self._said.register(child.lifeline_fd, select.POLLIN)
             self._watch = _DeathWatch([child.lifeline_fd for child in self._children])
-            self._wait_until_started()
+            wait_until_started(self, self._rendezvous)
         except BaseException:
             self.kill()
             raise
         finally:
             os.close(memory)
-
-    def _wait_until_started(self) -> None:
-        for rank in range(self.size):
-            _, reply = self.receive(rank, None)
-            if isinstance(reply, ErrorReply):
-                raise error_from_data(reply.error)
-        if self._rendezvous is not None:
-            self._rendezvous.seal()
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -84,12 +75,11 @@ class LocalWorkers:
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            for sender, replies in enumerate(self._replies):
-                if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
-                    reply = replies.popleft()
-                    if isinstance(reply, ErrorReply) and reply.error.kind == PeerLostError.__name__:
-                        self._raise_if_gone(_END_TIMEOUT_S)  # tells better than its peers who it was
-                    return sender, reply
+            if (found := take_reply(self._replies, rank)) is not None:
+                _, reply = found
+                if isinstance(reply, ErrorReply) and reply.error.kind == PeerLostError.__name__:
+                    self._raise_if_gone(_END_TIMEOUT_S)  # tells better than its peers who it was
+                return found
             if any(child.is_gone for child in self._children):  # and all that they said is read
                 self._raise_if_gone(_END_TIMEOUT_S)
             left_ms = None if deadline is None else max(deadline - time.monotonic(), 0.0) * 1000

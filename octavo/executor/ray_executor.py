@@ -15,12 +15,11 @@ from typing import Any
 from octavo.config import OctavoConfig
 from octavo.distributed.rendezvous import Rendezvous
 from octavo.errors import ConfigError, PeerLostError
-from octavo.executor.messages import Doing, ErrorReply, decode_reply, encode_start
+from octavo.executor.messages import Doing, decode_reply, encode_start
 from octavo.executor.places import worker_places
 from octavo.executor.ray_actor import RayWorker
-from octavo.executor.remote import Answer, RemoteExecutor, hang_report
+from octavo.executor.remote import Answer, RemoteExecutor, hang_report, take_reply, wait_until_started
 from octavo.loader.checkpoint import Checkpoint
-from octavo.types.raised_error import error_from_data
 
 _PLACEMENT_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 1.0
@@ -70,12 +69,7 @@ class RayWorkers:
         for rank, place in enumerate(worker_places(config.parallel, address, nodes)):
             call = self._actors[rank].start.remote(encode_start(config, checkpoint, place))
             self._pending[rank].append(call)
-        for rank in range(self.size):
-            _, reply = self.receive(rank, None)
-            if isinstance(reply, ErrorReply):
-                raise error_from_data(reply.error)
-        if self._rendezvous is not None:
-            self._rendezvous.seal()
+        wait_until_started(self, self._rendezvous)
 
     def _create_actors(self) -> list[str]:
         """Create one actor a bundle; return each one's machine."""
@@ -108,9 +102,8 @@ class RayWorkers:
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            for sender, replies in enumerate(self._replies):
-                if replies and (sender == rank or isinstance(replies[0], ErrorReply)):
-                    return sender, replies.popleft()
+            if (found := take_reply(self._replies, rank)) is not None:
+                return found
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             heads = [pending[0] for pending in self._pending if pending]
             ready, _ = self._ray.wait([*heads, *self._lives], num_returns=1, timeout=left_s)

@@ -6,12 +6,14 @@ runs. What goes wrong at one of several workers leaves the others out of step: t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from octavo.config import ParallelConfig
+from octavo.distributed.rendezvous import Rendezvous
 from octavo.errors import EngineDeadError, PeerLostError, RequestFailedError
 from octavo.executor.interface import Executor, PendingOutput
 from octavo.executor.messages import CallReply, ErrorReply, RunStep, Sample, StepReply, encode, encode_call
@@ -181,6 +183,24 @@ class _PendingStep:
 
     def result(self) -> ModelRunnerOutput | None:
         return self._executor.take_step(self._number) if self._samples else None
+
+
+def wait_until_started(workers: RemoteWorkers, rendezvous: Rendezvous | None) -> None:
+    """Wait until all have loaded their weights, and so have met; raises what is wrong with any of them."""
+    for rank in range(workers.size):
+        _, reply = workers.receive(rank, None)
+        if isinstance(reply, ErrorReply):
+            raise error_from_data(reply.error)
+    if rendezvous is not None:
+        rendezvous.close()
+
+
+def take_reply(replies: Sequence[deque[Answer]], rank: int) -> tuple[int, Answer] | None:
+    """Take the oldest reply of a rank, or an error that is the oldest of any, with its rank."""
+    for sender, own in enumerate(replies):
+        if own and (sender == rank or isinstance(own[0], ErrorReply)):
+            return sender, own.popleft()
+    return None
 
 
 def hang_report(timeout_s: float, answers: Mapping[int, str], size: int) -> PeerLostError:

@@ -140,39 +140,29 @@ def test_a_rank_that_hangs_is_named_when_time_is_up(meeting: Rendezvous) -> None
     assert "rank 1 of 2 in the group tp0 did not come in time" in message
 
 
-def test_a_rank_that_leaves_and_one_that_gives_up_are_told_to_the_others(meeting: Rendezvous) -> None:
-    def leave(group: Group) -> str:
-        if group.rank == 1:
-            group.close()
-            return ""
-        with pytest.raises(PeerLostError) as raised:
-            group.barrier()
-        return str(raised.value)
-
-    assert "rank 1" in on_ranks(meeting, 2, leave)[0]
-
-
-def test_the_parent_wakes_ranks_that_wait(meeting: Rendezvous) -> None:
+@pytest.mark.parametrize("way", ["close", "abort"])
+def test_a_rank_that_leaves_or_gives_up_is_told_to_the_others(meeting: Rendezvous, way: str) -> None:
     def work(group: Group) -> str:
-        if group.rank == 0:
-            time.sleep(0.1)
-            meeting.abort()
+        if group.rank == 1:
+            group.barrier()
+            getattr(group, way)()
             return ""
+        group.barrier()
         with pytest.raises(PeerLostError) as raised:
             group.barrier()
         return str(raised.value)
 
-    _, message = on_ranks(meeting, 2, work)
-    assert "gave up" in message
+    message, _ = on_ranks(meeting, 2, work)
+    assert ("rank 1" if way == "close" else "gave up") in message
 
 
-def test_a_sealed_meeting_place_leaves_nothing_behind(meeting: Rendezvous) -> None:
+def test_a_meeting_place_may_go_once_all_have_met(meeting: Rendezvous) -> None:
     directory = Path(meeting.address.removeprefix("shm:"))
 
     def work(group: Group) -> None:
         group.barrier()
         if group.rank == 0:
-            meeting.seal()
+            meeting.close()
         group.barrier()
 
     on_ranks(meeting, 2, work)
@@ -228,8 +218,7 @@ def test_places_say_who_is_where() -> None:
     places = [WorkerPlace(rank=rank, tp_size=2, pp_size=3) for rank in range(6)]
     assert [(place.pp_rank, place.tp_rank) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert [place.gives_output for place in places] == [False] * 4 + [True, False]
-    assert [place.is_last_stage for place in places] == [False] * 4 + [True] * 2
-    assert WorkerPlace().gives_output and WorkerPlace().is_first_stage and WorkerPlace().world_size == 1
+    assert WorkerPlace().gives_output and WorkerPlace().world_size == 1
 
 
 @pytest.mark.parametrize(("total", "size"), [(10, 3), (2, 3), (7, 7), (0, 2)])

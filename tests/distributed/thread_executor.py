@@ -39,7 +39,7 @@ class ThreadExecutor(Executor):
             for rank, thread in enumerate(self._threads)
         ]
         self.workers = [start.result() for start in starts]
-        self.rendezvous.seal()
+        self.rendezvous.close()
 
     def collective_rpc(
         self,
@@ -89,7 +89,7 @@ class ThreadExecutor(Executor):
 
 def _finish(worker: Any, step: SchedulerOutput | None, grammar: GrammarOutput | None) -> ModelRunnerOutput:
     output = None if step is None else worker.execute_model(step)
-    if output is not None or (step is None and not worker.place.is_last_stage):
+    if output is not None or (step is None and worker.place.pp_rank < worker.place.pp_size - 1):
         return output or ModelRunnerOutput()
     result: ModelRunnerOutput = worker.sample_tokens(grammar)
     return result
