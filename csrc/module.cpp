@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters.h"
 #include "arrays.h"
 #include "attention.h"
 #include "dispatch.h"
@@ -54,6 +55,7 @@ NB_MODULE(_native, m) {
 
     bind_linear(m);
     bind_rows(m);
+    bind_adapters(m);
     bind_attention(m);
     bind_encoder_attention(m);
     bind_sampling(m);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters.h"
 #include "attention.h"
 #include "rows.h"
 #include "shared_group.h"
@@ -99,6 +100,19 @@ class Tape {
         const float* bias = bias_array ? constant(*bias_array, "bias", weight->out_features()) : nullptr;
         record("linear", [=, from = view(x), to = view(out)](const Step& step) {
             weight->linear(matrix(step, from), bias, address(step, to));
+        });
+    }
+
+    // In place on y. The arrays' contents may change between replays.
+    void add_adapters(ViewTuple y, ViewTuple x, std::int64_t slots, nb::object down, nb::object up, nb::object ranks,
+                      nb::object starts) {
+        const AdapterWeights weights = read_adapter_weights(down, up, ranks, starts, view(x).columns, view(y).columns);
+        for (const nb::object& array : {down, up, ranks, starts}) held_.push_back(array);
+        add_unique(adapter_limits_, {slots, weights.num_slots()});
+        record("add_adapters", [=, from = view(x), to = view(y)](const Step& step) {
+            const Matrix<const float> input = matrix(step, from);
+            const Matrix<float> output{address(step, to), input.rows, to.columns, to.row_stride};
+            run_add_adapters(output, input, step.ids[static_cast<std::size_t>(slots)].data, weights);
         });
     }
 
@@ -417,6 +431,7 @@ class Tape {
             step.ids.push_back(read_vector<std::int32_t>(ids[i], "ids", count));
         }
         for (const IdLimit& limit : id_limits_) check_range(step.ids.at(static_cast<std::size_t>(limit.ids)), limit.name, limit.limit);
+        for (const auto& [index, num_slots] : adapter_limits_) check_adapter_slots(step.ids.at(static_cast<std::size_t>(index)), num_slots);
         for (const auto& [index, dimension] : row_limits_) {
             check_range(step.ids.at(static_cast<std::size_t>(index)), "rows", step.num_rows.at(static_cast<std::size_t>(dimension)));
         }
@@ -464,6 +479,7 @@ class Tape {
     std::vector<nb::object> held_;
     std::vector<IdLimit> id_limits_;
     std::vector<std::pair<std::int64_t, std::int64_t>> row_limits_;  // (ids, dimension)
+    std::vector<std::pair<std::int64_t, std::int64_t>> adapter_limits_;  // (ids, slots)
     std::vector<SlotLimit> slot_limits_;
     std::vector<GroupLimit> group_limits_;
     std::vector<std::pair<std::int64_t, std::int64_t>> sequence_limits_;  // (group, dimension)
@@ -484,6 +500,7 @@ void bind_tape(nb::module_& m) {
         .def("all_gather", &Tape::all_gather)
         .def("take_rows", &Tape::take_rows)
         .def("linear", &Tape::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none())
+        .def("add_adapters", &Tape::add_adapters)
         .def("rms_norm", &Tape::rms_norm)
         .def("add_rms_norm", &Tape::add_rms_norm)
         .def("layer_norm", &Tape::layer_norm, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"))

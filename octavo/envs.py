@@ -67,6 +67,11 @@ def use_interface(name: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
+def allow_runtime_lora_updating() -> bool:
+    """Return OCTAVO_ALLOW_RUNTIME_LORA_UPDATING (default 0): whether clients may have adapters loaded from folders."""
+    return (os.environ.get("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING") or "0").lower() in ("1", "true")
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
     return {

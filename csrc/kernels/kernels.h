@@ -98,6 +98,24 @@ constexpr std::int64_t attention_scratch_size(std::int64_t num_queries, std::int
     return num_queries * (head_dim + kPartition) + head_dim * kPartition;
 }
 
+constexpr int kAdapterRows = 4;
+
+// Rows that use the same low-rank adapter: y += up(down(x)), part by part of the outputs.
+struct AdapterShare {
+    const float* const* x;  // each row's inputs [in_features]
+    float* const* y;        // each row's outputs [out_features]
+    int num_rows;           // 1 .. kAdapterRows
+    std::int64_t in_features;
+    std::int64_t out_features;
+    const float* down;           // [num_parts][max_rank][in_features]
+    const float* up;             // [max_rank][out_features]
+    const std::int32_t* ranks;   // [num_parts], 0: the part has no adapter
+    const std::int32_t* starts;  // [num_parts + 1], where each part's outputs begin, and the end
+    std::int64_t num_parts;
+    std::int64_t max_rank;
+    float* scratch;  // kAdapterRows * max_rank floats of this thread
+};
+
 struct Kernels {
     const char* isa;
     int panel_width;
@@ -124,6 +142,8 @@ struct Kernels {
     // One token: heads of x at head_stride, out contiguous [num_heads, head_dim].
     void (*rope)(const float* x, std::int64_t head_stride, std::int64_t num_heads, std::int64_t head_dim,
                  const float* cos_sin, std::int64_t rotary_dim, float* out);
+
+    void (*adapt_rows)(const AdapterShare& share);
 
     // Writes the key and value [head_dim] of one token and head at `offset` of a block; `keys`, `values`: of that block and head.
     void (*store_kv)(KvType type, const float* key, const float* value, std::int64_t head_dim, std::int64_t block_size,

@@ -1,4 +1,5 @@
 // Fills this instruction set's table of kernels.
+#include "kernels/adapters.h"
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
 #include "kernels/kv_cache.h"
@@ -27,6 +28,7 @@ extern const Kernels kernels = {
     map,
     map_and_mul,
     rope,
+    adapt_rows,
     store_kv,
     attend_span,
     merge_attention,

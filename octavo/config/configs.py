@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from octavo.config.lora import LoRAConfig
 from octavo.config.pooling import PoolingConfig
 from octavo.config.speculative import SpeculativeConfig
 
@@ -74,6 +75,7 @@ class SchedulerConfig:
     max_long_partial_prefills: of these, how many may be longer than the threshold
     reserve_full_sequence: admit a prompt only if its whole KV fits now
     num_batches_in_flight: steps that a pipeline works on at the same time, one for each of its stages
+    max_loras: different LoRA adapters in one step
     """
 
     max_num_batched_tokens: int
@@ -88,6 +90,7 @@ class SchedulerConfig:
     max_num_encoder_tokens: int = 0
     num_lookahead_tokens: int = 0
     num_batches_in_flight: int = 1
+    max_loras: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,7 @@ class OctavoConfig:
     observability: ObservabilityConfig
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     speculative: SpeculativeConfig | None = None
+    lora: LoRAConfig | None = None
 
     @property
     def max_running_sequences(self) -> int:

@@ -148,6 +148,10 @@ class EngineArgs(metaclass=_KnownOptions):
         None, "format of the model's reasoning; auto (the default): as the chat template shows; none: no parsing"
     )
     reasoning_parser_plugin: str | None = _option(None, "Python file that registers further formats of reasoning")
+    enable_lora: bool = _option(False, "take LoRA adapters")
+    max_loras: int | None = _option(None, "different adapters that requests may use in one step (1)")
+    max_lora_rank: int | None = _option(None, "largest rank of an adapter (16)")
+    max_cpu_loras: int | None = _option(None, "adapters kept in memory (max_loras)")
     disable_log_stats: bool = _option(False, "count nothing")
     otlp_traces_endpoint: str | None = _option(
         None, "OpenTelemetry collector that gets a span per request, grpc://host:4317 style (needs octavo[otel])"
@@ -191,7 +195,6 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "quantization_config": ((None,), "a checkpoint says itself how it is quantised"),
     "cpu_offload_gb": ((0, 0.0), "weights are in main memory already"),
     "disable_custom_all_reduce": ((False, True), ""),
-    "enable_lora": ((False,), "LoRA adapters are not built"),
     "mm_processor_kwargs": ((None, {}), "multimodal input is not built"),
     "limit_mm_per_prompt": ((None, {}), "multimodal input is not built"),
     "profiler_config": ((None,), "profiling is not built"),
@@ -228,11 +231,10 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "node_rank": ((0,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),
     "master_addr": ((None, "127.0.0.1"), "torchrun and Ray say where the ranks meet"),
     "master_port": ((None, 29501), "torchrun and Ray say where the ranks meet"),
-    "max_loras": ((None, 1), "LoRA adapters are not built"),
-    "max_lora_rank": ((None, 16), "LoRA adapters are not built"),
-    "max_cpu_loras": ((None,), "LoRA adapters are not built"),
-    "lora_dtype": ((None, "auto"), "LoRA adapters are not built"),
-    "fully_sharded_loras": ((False,), "LoRA adapters are not built"),
+    "lora_dtype": ((None, "auto", "float32"), "adapters are computed in float32"),
+    "lora_target_modules": ((None,), "adapters say themselves which modules they change"),
+    "default_mm_loras": ((None,), "multimodal input is not built"),
+    "fully_sharded_loras": ((False,), "adapters are computed by one worker"),
     "language_model_only": ((False, True), ""),
     "mm_processor_cache_gb": ((None, 0, 4), "multimodal input is not built"),
     "skip_mm_profiling": ((False, True), ""),

@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from octavo.config import EngineArgs
+from octavo.engine.adapters import Adapters
+from octavo.engine.async_adapters import AsyncAdapters
 from octavo.engine.async_pooling import AsyncPooling
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
-from octavo.engine.llm_engine import metrics_of, refuse_lora
+from octavo.engine.llm_engine import metrics_of
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.process_start import StartedProcess, StartingProcess
 from octavo.engine.reasoning import default_reasoning
@@ -35,7 +37,7 @@ logger = get_logger(__name__)
 PauseMode = Literal["abort", "wait", "keep"]
 
 
-class AsyncLLM(AsyncPooling):
+class AsyncLLM(AsyncPooling, AsyncAdapters):
     """A model in a process of its own or in several replicas, for one event loop: the one in which it is first used.
 
     When a process dies, another takes its place and all requests go on where they were, or at once at other replicas.
@@ -57,6 +59,7 @@ class AsyncLLM(AsyncPooling):
             default_reasoning(self.config, started.tokenizer),
             self.grammars,
         )
+        self.adapters = Adapters(self.config.lora)
         self._streams = RequestStreams(
             started.handle, started.tokenizer, self.metrics, self.grammars, tracer_of(self.config)
         )
@@ -137,7 +140,6 @@ class AsyncLLM(AsyncPooling):
         reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> RequestOutputCollector:
         """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
-        refuse_lora(lora_request)
         num_replicas = self.config.parallel.data_parallel_size_local
         if data_parallel_rank is not None and (
             type(data_parallel_rank) is not int or data_parallel_rank not in range(num_replicas)
@@ -149,7 +151,8 @@ class AsyncLLM(AsyncPooling):
             )
 
         def process() -> ProcessedRequest:
-            return self.input_processor.process(
+            adapter = self.adapters.resolve(lora_request)
+            processed = self.input_processor.process(
                 request_id,
                 prompt,
                 params,
@@ -158,8 +161,10 @@ class AsyncLLM(AsyncPooling):
                 tokenization_kwargs=tokenization_kwargs,
                 reasoning_end_token_ids=reasoning_end_token_ids,
             )
+            processed.request.adapter = adapter
+            return processed
 
-        if self.input_processor.takes_time(prompt, params):
+        if self.input_processor.takes_time(prompt, params) or not self.adapters.is_known(lora_request):
             has_grammar = getattr(params, "structured_outputs", None) is not None
             threads = self._grammar_threads if has_grammar else self._tokenizer_threads
             processed = await asyncio.get_running_loop().run_in_executor(threads, process)

@@ -54,6 +54,8 @@ class EngineCore:
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request; its tokens come out of later steps. Raises EngineDeadError when none will."""
         with self._books:
+            if request.adapter is not None:
+                self.load_adapter(request.adapter.path, request.adapter.identity)
             self.scheduler.add_request(Request.from_core_request(request))
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
@@ -155,6 +157,11 @@ class EngineCore:
         """Learn the tokens' bytes (see Vocabulary.pack); must come before the first request with a grammar."""
         assert self._grammars is not None, "a core without grammars gets no requests with one"
         self._grammars.load_vocabulary(packed)
+
+    def load_adapter(self, path: str, identity: str) -> None:
+        """Let the workers read a LoRA adapter, unless they have it. Raises what is wrong with it."""
+        in_use = sorted(self.scheduler.adapters_in_use())
+        self.executor.collective_rpc("load_adapter", args=(path, identity, in_use))
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget the cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""

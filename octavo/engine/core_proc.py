@@ -88,6 +88,7 @@ class EngineCoreProc:
             "take_kv_events": core.take_kv_events,
             "collective_rpc": core.collective_rpc,
             "load_vocabulary": core.load_vocabulary,
+            "load_adapter": core.load_adapter,
             "check_health": core.check_health,
             "pause": core.pause,
             "resume": core.resume,

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
+from octavo.engine.adapters import Adapters
 from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
@@ -14,7 +15,7 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.reasoning import default_reasoning
 from octavo.engine.request_traces import tracer_of
 from octavo.engine.startup import StartedCore
-from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
+from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError
 from octavo.metrics.engine_metrics import Metric
 from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.parsing.registry import load_plugin
@@ -45,6 +46,7 @@ class LLMEngine:
             default_reasoning(config, tokenizer),
             self.grammars,
         )
+        self.adapters = Adapters(config.lora)
         self._output_processor = OutputProcessor(tokenizer, self.metrics, tracer_of(config))
         self.engine_core = client
 
@@ -89,7 +91,7 @@ class LLMEngine:
 
         reasoning_end_token_ids: see InputProcessor.process
         """
-        refuse_lora(lora_request)
+        adapter = self.adapters.resolve(lora_request)
         processed = self.input_processor.process(
             request_id,
             prompt,
@@ -99,6 +101,7 @@ class LLMEngine:
             tokenization_kwargs=tokenization_kwargs,
             reasoning_end_token_ids=reasoning_end_token_ids,
         )
+        processed.request.adapter = adapter
         self.add_processed(processed)
         return request_id
 
@@ -205,9 +208,3 @@ def metrics_of(config: OctavoConfig) -> ReplicaMetrics:
         parallel.data_parallel_size_local,
         parallel.data_parallel_start_rank,
     )
-
-
-def refuse_lora(lora_request: object | None) -> None:
-    """Raise unless no adapter is asked for."""
-    if lora_request is not None:
-        raise UnsupportedError("lora_request is not supported in this version; leave it out")

@@ -10,6 +10,7 @@ from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.parallel_sampling import ParentRequest
 from octavo.engine.text_state import TextState
 from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.adapters import LoRARequest
 from octavo.types.messages import EngineCoreEventType, EngineCoreOutput, PackedArray
 from octavo.types.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from octavo.types.request import EngineCoreRequest, FinishReason
@@ -134,6 +135,7 @@ class RequestState:
             outputs=completions,
             finished=self.parent.finished if self.parent is not None else self.finish_reason is not None,
             metrics=self.metrics,
+            lora_request=self._lora_request,
             num_cached_tokens=num_cached_tokens,
             pooled=self.pooled,
         )
@@ -151,7 +153,12 @@ class RequestState:
             logprobs=self.logprobs.read(delta) if self.logprobs is not None else None,
             finish_reason=str(self.finish_reason) if self.finish_reason is not None else None,
             stop_reason=self.stop_reason,
+            lora_request=self._lora_request,
         )
+
+    @property
+    def _lora_request(self) -> LoRARequest | None:
+        return None if self.request.adapter is None else self.request.adapter.as_request()
 
     def _decode(self) -> None:
         """Give the text the tokens that it lacks; those that follow the end of a stop string are dropped."""

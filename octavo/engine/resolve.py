@@ -23,9 +23,11 @@ from octavo.config import (
     SchedulerConfig,
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
+from octavo.config.lora import LoRAConfig
 from octavo.config.option_types import canonical_types
 from octavo.config.pooling import PoolingConfig
 from octavo.config.speculative import SpeculativeConfig
+from octavo.engine.adapters import check_lora, lora_config
 from octavo.engine.grammars import structured_outputs_config
 from octavo.engine.parallel import check_model_is_divisible, parallel_config
 from octavo.engine.pooling_config import pooling_config, with_classifier_tokens
@@ -97,17 +99,19 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     max_model_len, fit = _max_model_len(args.max_model_len, facts, pooling)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
     model = dataclasses.replace(model, pooling=pooling)
-    speculative = speculative_config(args)
+    speculative, lora = speculative_config(args), lora_config(args)
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
-        scheduler=_scheduler_config(args, max_model_len, speculative),
+        scheduler=_scheduler_config(args, max_model_len, speculative, lora),
         parallel=parallel_config(args),
         load=load,
         observability=_observability_config(args),
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
         speculative=speculative,
+        lora=lora,
     )
+    check_lora(config)
     check_model_is_divisible(config, checkpoint)
     check_speculation(config)
     logger.info(
@@ -322,7 +326,9 @@ def _cache_dtype(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: b
     return "float16" if is_coarse and args.compute != "exact" else "float32"
 
 
-def _scheduler_config(args: EngineArgs, max_model_len: int, speculative: SpeculativeConfig | None) -> SchedulerConfig:
+def _scheduler_config(
+    args: EngineArgs, max_model_len: int, speculative: SpeculativeConfig | None, lora: LoRAConfig | None
+) -> SchedulerConfig:
     max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS, _MAX_NUM_SEQS)
     chunked = args.enable_chunked_prefill is not False
     # every running request needs one token of the budget; without chunks, so does a whole prompt
@@ -350,6 +356,7 @@ def _scheduler_config(args: EngineArgs, max_model_len: int, speculative: Specula
         reserve_full_sequence=args.scheduler_reserve_full_isl,
         num_lookahead_tokens=0 if speculative is None else speculative.num_lookahead_tokens,
         num_batches_in_flight=args.pipeline_parallel_size,
+        max_loras=0 if lora is None else lora.max_loras,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError
+from octavo.types.adapters import LoRARequest
 from octavo.types.outputs import LogprobsOnePosition, RequestOutput, SampleLogprobs
 from octavo.types.prompts import PromptType, TokensPrompt
 from octavo.types.sampling_params import BeamSearchParams, SamplingParams
@@ -50,6 +51,7 @@ def run_beam_search(
     llm: LLM,
     prompts: Sequence[PromptType],
     params: BeamSearchParams,
+    lora_request: LoRARequest | None,
     use_tqdm: UseTqdm,
     concurrency_limit: int | None,
 ) -> list[BeamSearchOutput]:
@@ -73,7 +75,7 @@ def run_beam_search(
     limit = concurrency_limit or max(len(searches), 1)
     with Progress(len(searches), use_tqdm) as progress:
         for start in range(0, len(searches), limit):
-            for search in _search(llm, searches[start : start + limit], params):
+            for search in _search(llm, searches[start : start + limit], params, lora_request):
                 progress.advance(search.num_prompt_tokens, len(search.completed[0].logprobs))
                 outputs.append(BeamSearchOutput(search.completed))
     return outputs
@@ -108,7 +110,9 @@ def one_step_params(params: BeamSearchParams) -> SamplingParams:
     )
 
 
-def _search(llm: LLM, searches: list[BeamSearch], params: BeamSearchParams) -> list[BeamSearch]:
+def _search(
+    llm: LLM, searches: list[BeamSearch], params: BeamSearchParams, lora_request: LoRARequest | None
+) -> list[BeamSearch]:
     """Run the searches together; afterwards `completed` of each holds its best beams."""
     eos_token_ids = frozenset(() if params.ignore_eos else llm.model_config.eos_token_ids)
     max_sequence_len = llm.llm_engine.input_processor.max_sequence_len
@@ -118,7 +122,7 @@ def _search(llm: LLM, searches: list[BeamSearch], params: BeamSearchParams) -> l
         if not live:
             break
         prompts = [TokensPrompt(prompt_token_ids=beam.tokens) for _, beam in live]
-        results = llm.generate(prompts, step_params, use_tqdm=False)
+        results = llm.generate(prompts, step_params, use_tqdm=False, lora_request=lora_request)
         candidates: dict[int, list[BeamSearchSequence]] = {id(search): [] for search, _ in live}
         for (search, beam), result in zip(live, results, strict=True):
             candidates[id(search)].extend(extend_beam(beam, result))

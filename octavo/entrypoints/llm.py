@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from octavo.config import EngineArgs
 from octavo.engine.input_processor import ProcessedRequest
-from octavo.engine.llm_engine import LLMEngine, refuse_lora
+from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.prompts import is_single_prompt
 from octavo.entrypoints.beam_search import BeamSearchOutput, run_beam_search
 from octavo.entrypoints.pooling_calls import PoolingCalls
@@ -21,6 +21,7 @@ from octavo.metrics.engine_metrics import Metric
 from octavo.tokenizers.chat_messages import ContentFormat, Message
 from octavo.tokenizers.chat_template import ChatOptions, render_chat
 from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.adapters import LoRARequest
 from octavo.types.outputs import RequestOutput
 from octavo.types.pooling import PoolingParams
 from octavo.types.pooling_outputs import PoolingOutput, PoolingRequestOutput
@@ -31,6 +32,7 @@ from octavo.utils.interrupts import deferred_interrupt
 logger = get_logger(__name__)
 
 SamplingParamsInput = SamplingParams | Sequence[SamplingParams] | None
+LoRAInput = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class LLM(PoolingCalls):
@@ -78,7 +80,7 @@ class LLM(PoolingCalls):
         sampling_params: SamplingParamsInput = None,
         *,
         use_tqdm: UseTqdm = True,
-        lora_request: object | None = None,
+        lora_request: LoRAInput = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, object] | None = None,
         mm_processor_kwargs: Mapping[str, object] | None = None,
@@ -88,17 +90,19 @@ class LLM(PoolingCalls):
         prompts: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these
         sampling_params: one for all, one per prompt, or None for the model's defaults
         use_tqdm: whether to show a progress bar, or a callable used in place of tqdm
+        lora_request: adapter for all, or one per prompt (None: none); needs enable_lora=True
         priority: one for all or one per prompt, lower first; needs scheduling_policy="priority"
         """
-        _refuse_unbuilt(lora_request, mm_processor_kwargs)
-        return self._add_and_run(_as_list(prompts), sampling_params, priority, tokenization_kwargs, use_tqdm)
+        _refuse_unbuilt(mm_processor_kwargs)
+        prompts = _as_list(prompts)
+        return self._add_and_run(prompts, sampling_params, priority, tokenization_kwargs, lora_request, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParamsInput = None,
         use_tqdm: UseTqdm = True,
-        lora_request: object | None = None,
+        lora_request: LoRAInput = None,
         chat_template: str | None = None,
         chat_template_content_format: Literal["auto"] | ContentFormat = "auto",
         add_generation_prompt: bool = True,
@@ -110,7 +114,7 @@ class LLM(PoolingCalls):
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of them; return one result per conversation, in order."""
-        _refuse_unbuilt(lora_request, mm_processor_kwargs)
+        _refuse_unbuilt(mm_processor_kwargs)
         prompts = [
             self.preprocess_chat(
                 conversation,
@@ -123,7 +127,7 @@ class LLM(PoolingCalls):
             )
             for conversation in _as_conversations(messages)
         ]
-        return self._add_and_run(prompts, sampling_params, priority, tokenization_kwargs, use_tqdm)
+        return self._add_and_run(prompts, sampling_params, priority, tokenization_kwargs, lora_request, use_tqdm)
 
     def preprocess_chat(
         self,
@@ -155,7 +159,7 @@ class LLM(PoolingCalls):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
-        lora_request: object | None = None,
+        lora_request: LoRARequest | None = None,
         use_tqdm: UseTqdm = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
@@ -163,22 +167,20 @@ class LLM(PoolingCalls):
 
         concurrency_limit: at most so many prompts are searched at the same time
         """
-        refuse_lora(lora_request)
-        return run_beam_search(self, _as_list(prompts), params, use_tqdm, concurrency_limit)
+        return run_beam_search(self, _as_list(prompts), params, lora_request, use_tqdm, concurrency_limit)
 
     def enqueue(
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParamsInput = None,
         *,
-        lora_request: object | None = None,
+        lora_request: LoRAInput = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, object] | None = None,
     ) -> list[str]:
         """Add requests without running them; return their ids. `wait_for_completion` runs them."""
-        refuse_lora(lora_request)
         with self._engine_lock:
-            request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs)
+            request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs, lora_request)
             self._pending.update(dict.fromkeys(request_ids))
         return request_ids
 
@@ -236,10 +238,11 @@ class LLM(PoolingCalls):
         sampling_params: SamplingParamsInput,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, object] | None,
+        lora_request: LoRAInput,
         use_tqdm: UseTqdm,
     ) -> list[RequestOutput]:
         with self._engine_lock:
-            request_ids = self._add_all(prompts, sampling_params, priority, tokenization_kwargs)
+            request_ids = self._add_all(prompts, sampling_params, priority, tokenization_kwargs, lora_request)
             return self._run(request_ids, use_tqdm)
 
     def _add_all(
@@ -248,11 +251,17 @@ class LLM(PoolingCalls):
         sampling_params: SamplingParamsInput,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, object] | None,
+        lora_request: LoRAInput,
     ) -> list[str]:
         """Check every request, then add them all; return their ids. A bad one raises before anything is added."""
         every_params = self._params_per_prompt(sampling_params, len(prompts))
         priorities = _per_prompt("priority", 0 if priority is None else priority, len(prompts))
-        return self._start(self._check_all(prompts, every_params, priorities, tokenization_kwargs))
+        loras = _per_prompt("lora_request", lora_request, len(prompts))
+        adapters = [self.llm_engine.adapters.resolve(lora) for lora in loras]
+        processed = self._check_all(prompts, every_params, priorities, tokenization_kwargs)
+        for one, adapter in zip(processed, adapters, strict=True):
+            one.request.adapter = adapter
+        return self._start(processed)
 
     def _pool(
         self,
@@ -381,7 +390,6 @@ def _per_prompt(name: str, value: Any, num_prompts: int) -> list[Any]:
     return list(value)
 
 
-def _refuse_unbuilt(lora_request: object | None, mm_processor_kwargs: Mapping[str, object] | None) -> None:
-    refuse_lora(lora_request)
+def _refuse_unbuilt(mm_processor_kwargs: Mapping[str, object] | None) -> None:
     if mm_processor_kwargs:
         raise UnsupportedError("mm_processor_kwargs are not supported: multimodal input is not built")

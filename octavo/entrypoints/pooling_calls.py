@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from octavo.engine.llm_engine import LLMEngine, refuse_lora
+from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.prompts import is_single_prompt
 from octavo.entrypoints.progress import UseTqdm
 from octavo.entrypoints.scoring import plan_scoring
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.types.pooling import PoolingParams, PoolingTask
 from octavo.types.pooling_outputs import (
     ClassificationRequestOutput,
@@ -51,7 +51,8 @@ class PoolingCalls(ABC):
         tokenization_kwargs: Mapping[str, object] | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Return what the model makes of each prompt, for the task or the model's own."""
-        refuse_lora(lora_request)
+        if lora_request is not None:
+            raise UnsupportedError("lora_request: models for pooling take no adapters; leave it out")
         listed: list[PromptType] = [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         every_params = _for_task(pooling_params, pooling_task, len(listed))
         kwargs = dict(tokenization_kwargs or {})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octavo.attention.context import ForwardContext
+from octavo.layers.adapted import AdaptedLinear
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
 from octavo.layers.parallel import SharedLinear
@@ -56,8 +57,8 @@ class Attention:
     """
 
     name: str
-    qkv: Linear
-    output: Linear | SharedLinear
+    qkv: Linear | AdaptedLinear
+    output: Linear | AdaptedLinear | SharedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
+from octavo.layers.adapted import AdaptedLinear
 from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.linear import Linear
 from octavo.layers.parallel import SharedLinear
@@ -16,8 +17,8 @@ class EncoderAttention:
     """One attention layer; fields as in `Attention`. sliding_window: see `Ops.encoder_attention`"""
 
     name: str
-    qkv: Linear
-    output: Linear | SharedLinear
+    qkv: Linear | AdaptedLinear
+    output: Linear | AdaptedLinear | SharedLinear
     num_heads: int
     num_kv_heads: int
     head_dim: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.layers.adapted import AdaptedLinear
 from octavo.layers.linear import Linear
 from octavo.layers.parallel import SharedLinear
 from octavo.ops.interface import Activation, Float, Ops
@@ -13,8 +14,8 @@ from octavo.ops.interface import Activation, Float, Ops
 class GatedMLP:
     """down(act(gate(x)) * up(x)), gate and up stacked."""
 
-    gate_up: Linear
-    down: Linear | SharedLinear
+    gate_up: Linear | AdaptedLinear
+    down: Linear | AdaptedLinear | SharedLinear
     activation: Activation
 
     def __call__(self, x: Float, ops: Ops) -> Float:
@@ -26,8 +27,8 @@ class GatedMLP:
 class PlainMLP:
     """down(act(up(x)))."""
 
-    up: Linear
-    down: Linear | SharedLinear
+    up: Linear | AdaptedLinear
+    down: Linear | AdaptedLinear | SharedLinear
     activation: Activation
 
     def __call__(self, x: Float, ops: Ops) -> Float:

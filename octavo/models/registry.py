@@ -69,6 +69,12 @@ def describe(config: HFConfig) -> ModelFacts:
     return decoder.facts
 
 
+def describe_decoder(config: HFConfig) -> tuple[DecoderConfig, WeightNames]:
+    """Return the decoder's config, and what its modules are called."""
+    architecture = _architecture(config)
+    return architecture.read_config(config), architecture.names
+
+
 def check_parallel_sizes(config: HFConfig, tp_size: int, pp_size: int) -> None:
     """Raise ConfigError when the model cannot be divided among so many workers."""
     check_sizes(_architecture(config).read_config(config), tp_size, pp_size)

@@ -121,6 +121,23 @@ class SamplingOps(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """The LoRA adapters of one linear layer [O, I], by slot. Its outputs are P parts, each with its own adapter.
+
+    down: [slots, P * max_rank, I]; part p's rows begin at p * max_rank
+    up: [slots, max_rank, O], multiplied by the adapter's scale
+    ranks: [slots, P] int32; 0: the part has no adapter
+    starts: [P + 1] int32, where each part's outputs begin, and O
+    Contents may change between steps, also of what is recorded.
+    """
+
+    down: Float
+    up: Float
+    ranks: Int
+    starts: Int
+
+
 class Ops(SamplingOps, Protocol):
     """One backend. See the module docstring for the contract common to all methods."""
 
@@ -164,6 +181,13 @@ class Ops(SamplingOps, Protocol):
         the last group filled with zeros): scale = (max - min) / 254, zero = (max + min) / 2,
         code = rint((x - zero) / scale) in -127 .. 127, x = scale * code + zero. A group that holds a NaN or an infinity
         makes every output NaN. Float32 and 16-bit matrices take x as it is.
+        """
+        ...
+
+    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
+        """Add up(down(x)) of each row's adapter to y [T, O], in place: x [T, I], slots [T], -1 for rows to leave alone.
+
+        down sums over I like `linear`, up over ranks in order. Slots beyond the weights' raise ValueError.
         """
         ...
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
-from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.ranks import summed
@@ -87,6 +87,9 @@ class NativeOps(_NativeSampling):
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         return _native.linear(x, _packed(weight), bias)
+
+    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
+        _native.add_adapters(y, x, slots, weights.down, weights.up, weights.ranks, weights.starts)
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         return _native.rms_norm(x, weight, eps)

@@ -22,7 +22,7 @@ from octavo.ops.recording import (
     recorded_ids,
     recorded_metadata,
 )
-from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots
 
 _ALIGNMENT_BYTES = 64
 
@@ -38,11 +38,15 @@ class NativeTape:
                 output_rows=recorded_ids(2, ROWS),
                 metadata=[recorded_metadata(group) for group in range(limits.num_groups)],
                 hidden=recording.argument(TOKENS, limits.hidden_size) if limits.takes_hidden else None,
+                adapter_slots=recorded_ids(3, TOKENS) if limits.takes_adapters else None,
+                output_adapter_slots=recorded_ids(4, ROWS) if limits.takes_adapters else None,
             )
             return functions.forward(ops, inputs)
 
         capacity = {TOKENS: limits.max_tokens, ROWS: limits.max_output_rows}
-        self._forward = _NativeRecording(forward, capacity, [TOKENS, TOKENS, ROWS], limits.num_groups)
+        self._takes_adapters = limits.takes_adapters
+        ids = [TOKENS, TOKENS, ROWS, *((TOKENS, ROWS) if limits.takes_adapters else ())]
+        self._forward = _NativeRecording(forward, capacity, ids, limits.num_groups)
         self._logits: _NativeRecording | None = None
         compute_logits = functions.logits
         if compute_logits is not None:
@@ -69,6 +73,8 @@ class NativeTape:
         ]
         arguments = [] if inputs.hidden is None else [inputs.hidden]
         ids = [inputs.token_ids, inputs.positions, inputs.output_rows]
+        if self._takes_adapters:
+            ids += adapter_slots(inputs)
         return self._forward.replay(num_rows, ids, arguments, groups)
 
     def logits(self, hidden: Float) -> Float:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
-from octavo.ops import kv_layout, reference_sampling
+from octavo.ops import kv_layout, reference_adapters, reference_sampling
 from octavo.ops.checks import check_array, check_range
-from octavo.ops.interface import Activation, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache, cache_sizes
 from octavo.ops.ranks import summed
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
@@ -97,6 +97,9 @@ class ReferenceOps:
             return product
         check_array("bias", bias, (weight.out_features,))
         return product + bias
+
+    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
+        reference_adapters.add_adapters(y, x, slots, weights)
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         check_array("x", x, (None,) * (x.ndim if x.ndim in (2, 3) else 2))

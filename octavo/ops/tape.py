@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from octavo.ops.interface import AttentionMetadata, Float, Int
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ class ForwardInputs:
     output_rows: [R] int32, the tokens whose hidden states are wanted
     metadata: one per KV cache group
     hidden: [T, H], what the stage before has computed; None where there is none
+    adapter_slots: [T] int32, see `Ops.add_adapters`; None: no row has an adapter; output_adapter_slots: [R], of those
     """
 
     token_ids: Int
@@ -31,6 +34,15 @@ class ForwardInputs:
     output_rows: Int
     metadata: Sequence[AttentionMetadata]
     hidden: Float | None = None
+    adapter_slots: Int | None = None
+    output_adapter_slots: Int | None = None
+
+
+def adapter_slots(inputs: ForwardInputs) -> tuple[Int, Int]:
+    """Return the slots of the tokens and of the wanted rows; all -1 where the step has none."""
+    if inputs.adapter_slots is None or inputs.output_adapter_slots is None:
+        return np.full(len(inputs.token_ids), -1, np.int32), np.full(len(inputs.output_rows), -1, np.int32)
+    return inputs.adapter_slots, inputs.output_adapter_slots
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class TapeLimits:
     """The largest step: tokens, rows of hidden states wanted, and rows of logits; and the number of KV cache groups.
 
     takes_hidden: steps come with ForwardInputs.hidden
+    takes_adapters: steps may come with ForwardInputs.adapter_slots
     """
 
     max_tokens: int
@@ -59,6 +72,7 @@ class TapeLimits:
     hidden_size: int
     num_groups: int
     takes_hidden: bool = False
+    takes_adapters: bool = False
 
 
 class Tape(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.kv_cache.hashing import SequenceItem, root_hash
+from octavo.types.adapters import Adapter
 from octavo.types.grammar import GrammarSpec
 from octavo.types.messages import EngineCoreEvent, EngineCoreEventType
 from octavo.types.pooling import PoolingParams
@@ -88,11 +89,13 @@ class Request:
     reasoning_start_token_ids: list[int] | None = None
     pooling_params: PoolingParams | None = None
     second_text_start: int | None = None
+    adapter: Adapter | None = None
+    num_overtaken: int = 0  # by requests whose adapters had room
 
     @classmethod
     def from_core_request(cls, core_request: EngineCoreRequest, items: Sequence[SequenceItem] = ()) -> Request:
         """Build the state of a request that enters, or, with output_token_ids, goes on after an engine's death."""
-        params = core_request.sampling_params
+        params, adapter = core_request.sampling_params, core_request.adapter
         request = cls(
             request_id=core_request.request_id,
             client_index=core_request.client_index,
@@ -104,13 +107,14 @@ class Request:
             seed=core_request.seed,
             eos_token_id=core_request.eos_token_id,
             stop_token_ids=core_request.stop_token_ids,
-            root_hash=root_hash(core_request.cache_salt),
+            root_hash=root_hash(core_request.cache_salt, None if adapter is None else adapter.identity),
             items=items,
             grammar=core_request.grammar,
             reasoning_end_token_ids=core_request.reasoning_end_token_ids,
             reasoning_start_token_ids=core_request.reasoning_start_token_ids,
             pooling_params=core_request.pooling_params,
             second_text_start=core_request.second_text_start,
+            adapter=adapter,
         )
         if request.is_structured:
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR

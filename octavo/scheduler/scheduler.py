@@ -17,6 +17,7 @@ from octavo.config.configs import CacheConfig, SchedulerConfig
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.kv_cache.manager import KVCacheManager
 from octavo.kv_cache.planning import max_request_tokens
+from octavo.scheduler.adapter_limit import AdapterLimit
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
 from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.hooks import GrammarHook, KVConnector
@@ -113,6 +114,10 @@ class Scheduler:
             self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
         ]
         self._end([(request, status) for request in requests])
+
+    def adapters_in_use(self) -> set[str]:
+        """Return the identities of the adapters of all live requests."""
+        return {request.adapter.identity for request in self.requests.values() if request.adapter is not None}
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests) or bool(self._refused)
@@ -262,11 +267,14 @@ class Scheduler:
     def _schedule_waiting(self, plan: StepPlan) -> None:
         passed: list[Request] = []  # keep their places
         num_passed_over = 0
+        adapters = AdapterLimit(self.config.max_loras, self.running if self.config.max_loras else ())
         while self.waiting and plan.has_room and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
             others_want = len(self.running) + len(self.waiting) + len(passed) > 1
             try:
-                verdict = self._admission.try_admit(request, plan, len(self.running), others_want)
+                verdict = Verdict.PASSED_OVER
+                if adapters.may_join(request):
+                    verdict = self._admission.try_admit(request, plan, len(self.running), others_want)
             except InvalidRequestError as error:
                 request.stop_reason = str(error)
                 self._end([(request, RequestStatus.FINISHED_ERROR)])
@@ -277,6 +285,7 @@ class Scheduler:
             self.waiting.pop()
             if verdict is Verdict.ADMITTED:
                 self._settle_newcomer(request, plan)
+                adapters.joined(request)
                 continue
             passed.append(request)
             if verdict is Verdict.PASSED_OVER:

@@ -111,6 +111,7 @@ class StepPlan:
                 num_computed_tokens=self.settle(request),
                 pooling_params=request.pooling_params,
                 second_text_start=request.second_text_start,
+                adapter=None if request.adapter is None else request.adapter.identity,
             )
         )
 

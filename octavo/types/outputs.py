@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from octavo.types.adapters import LoRARequest
 from octavo.types.messages import PackedArray
 from octavo.types.stats import RequestMetrics
 
@@ -43,7 +44,7 @@ class CompletionOutput:
     logprobs: SampleLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    lora_request: object | None = None
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -66,7 +67,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics | None = None
-    lora_request: object | None = None
+    lora_request: LoRARequest | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from octavo.types.adapters import Adapter
 from octavo.types.grammar import GrammarSpec
 from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
@@ -44,6 +45,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     reasoning_start_token_ids: an output that does not begin with these has no reasoning; None: it has in any case
     pooling_params: what to make of the prompt instead of generating; sampling_params are neutral then
     second_text_start: the prompt is a pair of texts, and the second begins at this token
+    adapter: LoRA adapter to compute the request with
     """
 
     request_id: str
@@ -62,3 +64,4 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     reasoning_start_token_ids: list[int] | None = None
     pooling_params: PoolingParams | None = None
     second_text_start: int | None = None
+    adapter: Adapter | None = None

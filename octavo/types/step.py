@@ -21,6 +21,7 @@ class NewRequestData:
 
     token_ids: prompt followed by the output so far (the scheduler's own list: copy, never keep)
     eos_token_id, stop_token_ids: what min_tokens must mask
+    adapter: identity of a LoRA adapter
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class NewRequestData:
     num_computed_tokens: int
     pooling_params: PoolingParams | None = None
     second_text_start: int | None = None
+    adapter: str | None = None
 
 
 @dataclass(slots=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
+from octavo.layers.adapted import AdapterRows
 from octavo.models.interface import CausalLM
 from octavo.ops.interface import Float, Ops
 from octavo.ops.kv_layout import KVCache
-from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ def bind_model(
     layer_groups: Sequence[Sequence[str]],
     limits: TapeLimits | None,
     gives_logits: bool = True,
+    adapter_rows: AdapterRows | None = None,
 ) -> BoundModel:
     """Bind the model to its caches; with `limits` record it, where the backend can.
 
     layer_groups: names of the layers of each KV cache group; one without names where there is no cache
+    adapter_rows: of a model with room for adapters
     """
 
     def forward(ops: Ops, inputs: ForwardInputs) -> Float:
@@ -44,6 +47,8 @@ def bind_model(
             for layer_names, group_metadata in zip(layer_groups, inputs.metadata, strict=True)
             for name in layer_names
         }
+        if adapter_rows is not None:
+            adapter_rows.tokens, adapter_rows.outputs = adapter_slots(inputs)
         query_start = inputs.metadata[0].query_start
         context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows, query_start, inputs.hidden)
         return model.forward(inputs.token_ids, inputs.positions, context)

@@ -27,6 +27,7 @@ from octavo.quantization.open import open_model_weights
 from octavo.sampling.sampler import Sampler
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from octavo.worker.adapter_step import AdapterStep
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.draft_model import DraftModel
@@ -53,6 +54,9 @@ class ModelRunner:
         self._draft_model: DraftModel | None = None
         if config.speculative is not None and config.speculative.method == "draft_model":
             self._draft_model = DraftModel(config, ops)
+        self.adapters: AdapterStep | None = None
+        if config.lora is not None:
+            self.adapters = AdapterStep(config.lora, config.scheduler.max_num_seqs)
         # between execute_model and sample_tokens
         self._executed: _Executed | None = None
 
@@ -64,6 +68,8 @@ class ModelRunner:
         if self._config.model.pooling is None:
             share = ModelShare(self._groups.tensor, self._groups.pipeline.rank, self._groups.pipeline.size)
             self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
+            if self.adapters is not None:
+                self.model = self.adapters.attach(self.model, checkpoint.config)
         else:
             files = checkpoint.sentence_transformers
             dense = files.dense if files is not None else ()
@@ -180,10 +186,14 @@ class ModelRunner:
             hidden_size=self.model.facts.hidden_size,
             num_groups=max(1, len(layer_groups)),
             takes_hidden=not self._border.is_first,
+            takes_adapters=self.adapters is not None,
         )
         eager = self._config.model.enforce_eager or not self._groups.tensor.in_tape
         groups = layer_groups or [()]
-        return bind_model(self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits())
+        rows = None if self.adapters is None else self.adapters.rows
+        return bind_model(
+            self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits(), rows
+        )
 
     def _max_logits_rows(self) -> int:
         scheduler, speculative = self._config.scheduler, self._config.speculative
@@ -232,9 +242,11 @@ class ModelRunner:
 
     def _forward(self, inputs: StepInputs, output_rows: Int) -> Float:
         hidden = self._border.receive(len(inputs.token_ids))
-        return self._bound.forward(
-            ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata, hidden)
-        )
+        forward_inputs = ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata, hidden)
+        if self.adapters is not None:
+            slots = self.adapters.token_slots(inputs.rows, inputs.query_start)
+            forward_inputs.adapter_slots, forward_inputs.output_adapter_slots = slots, slots[output_rows]
+        return self._bound.forward(forward_inputs)
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Sample a token for every request of the step whose known tokens are all computed."""
@@ -286,6 +298,8 @@ class ModelRunner:
         self._prompt_logprobs.add(request)
         if self._pooling is not None:
             self._pooling.add(request)
+        if self.adapters is not None:
+            self.adapters.add(row, request.adapter)
         if self._drafts is not None:
             self._drafts.add(row, request)
 
@@ -297,6 +311,8 @@ class ModelRunner:
         self._prompt_logprobs.remove(request_id)
         if self._pooling is not None:
             self._pooling.remove(request_id)
+        if self.adapters is not None:
+            self.adapters.remove(row)
         if self._drafts is not None:
             self._drafts.remove(row)
 

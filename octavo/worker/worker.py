@@ -10,7 +10,7 @@ from typing import Any
 from octavo.config import OctavoConfig
 from octavo.distributed.connect import connect
 from octavo.distributed.place import WorkerPlace
-from octavo.errors import ConfigError, PeerLostError
+from octavo.errors import ConfigError, InvalidRequestError, PeerLostError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import CausalLM
@@ -121,6 +121,15 @@ class Worker:
             self.groups.abort()
             logger.exception("rank %d failed in a step", self.rank)
             raise PeerLostError(f"rank {self.rank} failed in a step: {type(error).__name__}: {error}") from error
+
+    def load_adapter(self, path: str, identity: str, in_use: list[str]) -> None:
+        """Read a LoRA adapter, so that requests can use it. Raises what is wrong with it.
+
+        in_use: identities of adapters that must stay loaded
+        """
+        if self.model_runner.adapters is None:
+            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
+        self.model_runner.adapters.load(path, identity, in_use)
 
     def sleep(self, level: int) -> None:
         """Give memory back until `wake_up`: 1 the KV cache with all that is in it, 2 also the weights."""

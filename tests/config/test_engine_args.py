@@ -25,7 +25,7 @@ def test_neutral_values_of_unbuilt_options_are_accepted():
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("enable_lora", True, "LoRA"),
+        ("fully_sharded_loras", True, "one worker"),
         ("quantization_config", {"bits": 4}, "checkpoint says"),
         ("profiler_config", {"dir": "x"}, "profiling"),
     ],
@@ -42,11 +42,11 @@ def test_a_misspelt_option_is_refused_with_a_suggestion():
 
 
 def test_the_class_itself_checks_names_as_scripts_call_it():
-    assert EngineArgs("m", max_loras=1, optimization_level=2) == EngineArgs(model="m")
+    assert EngineArgs("m", lora_dtype="auto", optimization_level=2) == EngineArgs(model="m")
     with pytest.raises(ConfigError, match=r"max_model_length.*max_model_len"):
         EngineArgs(max_model_length=128)
-    with pytest.raises(UnsupportedError, match="LoRA"):
-        EngineArgs(max_loras=4)
+    with pytest.raises(UnsupportedError, match="one worker"):
+        EngineArgs(fully_sharded_loras=True)
 
 
 def test_every_neutral_value_is_accepted():

@@ -151,7 +151,7 @@ def test_bad_requests_raise_before_anything_runs(engine, run):
     ]:
         with pytest.raises(error):
             run(read(engine, prompt, params))
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(InvalidRequestError, match="lora_request"):
         run(read(engine, lora_request=object()))
     with pytest.raises(InvalidRequestError, match="data_parallel_rank"):
         run(read(engine, data_parallel_rank=1))

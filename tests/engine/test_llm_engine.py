@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from octavo import RequestOutputKind, SamplingParams
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 from tests.engine.fakes import EOS, EXTRA_EOS, TURN, fake_engine, mixes, says
 
 GREEDY = {"temperature": 0.0, "max_tokens": 40}
@@ -365,8 +365,8 @@ def test_rpc_reaches_the_workers():
     assert fake.engine.collective_rpc(lambda worker, x: x + 1, args=(1,)) == [2]
 
 
-def test_lora_is_refused():
-    with pytest.raises(UnsupportedError, match="lora_request"):
+def test_what_is_no_lora_request_is_refused():
+    with pytest.raises(InvalidRequestError, match="lora_request"):
         fake_engine().engine.add_request("r", "hi", SamplingParams(), lora_request=object())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, BeamSearchParams
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 from octavo.types.messages import PackedLogprobs
 from tests.engine.fakes import EOS, FakeExecutor, fake_engine
 
@@ -125,6 +125,6 @@ def test_what_cannot_work_is_refused_before_anything_runs():
         llm.beam_search(["ab", ""], BeamSearchParams(beam_width=1, max_tokens=1))
     with pytest.raises(InvalidRequestError, match="BeamSearchParams"):
         llm.beam_search("ab", None)
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(InvalidRequestError, match="lora_request"):
         llm.beam_search("ab", BeamSearchParams(beam_width=1, max_tokens=1), lora_request=object())
     assert not llm.llm_engine.has_unfinished_requests()

@@ -179,7 +179,7 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (("--enable-lora",), "LoRA"),
+        (("--fully-sharded-loras",), "one worker"),
         (("--speculative-config", '{"model": "x"}'), "speculative"),
         (("--tool-call-parser", "x"), "hermes"),
         (("--tool-parser-plugin", "no-such-file.py"), "no such file"),

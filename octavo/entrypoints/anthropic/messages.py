@@ -66,6 +66,7 @@ def _job(server: ServerState, request: MessagesRequest, engine_id: str) -> Conve
             "thinking",
         )
     sampling = GenerationRequest(
+        model=request.model,
         stop=request.stop_sequences or None,
         stream=request.stream,
         temperature=request.temperature,

@@ -41,7 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--served-model-name", nargs="+", metavar="NAME", default=argparse.SUPPRESS, help="names shown in the API"
     )
-    add_option_arguments(parser, "server", "how requests come in", ServerArgs)
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        action="extend",
+        metavar="NAME=PATH",
+        default=argparse.SUPPRESS,
+        help='LoRA adapters to serve (needs --enable-lora); also JSON {"name": ..., "path": ...}',
+    )
+    add_option_arguments(parser, "server", "how requests come in", ServerArgs, ("lora_modules",))
     for flag, name in _ALIASES.items():
         parser.add_argument(flag, dest=name, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for flag, name in _COUNT_ALIASES.items():

@@ -91,7 +91,7 @@ async def _search(engine: AsyncLLM, job: Job, index: int, params: BeamSearchPara
         if not live:
             break
         prompts = [_beam_prompt(job.prompts[index], beam.tokens) for beam in live]
-        step_job = Job(f"{job.request_id}-{index}-{step}", prompts, step_params, job.priority)
+        step_job = Job(f"{job.request_id}-{index}-{step}", prompts, step_params, job.priority, job.lora_request)
         results = await run_to_end(engine, step_job)
         candidates = [one for beam, result in zip(live, results, strict=True) for one in extend_beam(beam, result)]
         select_beams(search, candidates, params, eos_token_ids)

@@ -93,7 +93,8 @@ def _plan(server: ServerState, request: CompletionRequest, engine_id: str) -> _P
     check_num_sequences(len(prompts), num_choices, server.args.max_sequences_per_request)
     salted = [_with_salt(prompt, request.cache_salt) for prompt in prompts]
     kwargs = tokenization_kwargs(request, add_special_tokens=True)
-    job = check_job(server.engine, engine_id, salted, params, request.priority, kwargs)
+    lora = server.lora_request(request.model)
+    job = check_job(server.engine, engine_id, salted, params, request.priority, kwargs, lora)
     echoes = None
     if request.echo:
         is_cut = request.truncate_prompt_tokens is not None

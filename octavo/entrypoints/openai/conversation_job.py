@@ -52,7 +52,8 @@ def conversation_job(
         prompt["cache_salt"] = request.cache_salt
     # the template writes the special tokens itself: adding the tokenizer's would give two beginnings
     kwargs = tokenization_kwargs(request, add_special_tokens=False)
-    job = check_job(server.engine, engine_id, [prompt], params, request.priority, kwargs)
+    lora = server.lora_request(request.model)
+    job = check_job(server.engine, engine_id, [prompt], params, request.priority, kwargs, lora)
     return ConversationJob(job, text, answers)
 
 

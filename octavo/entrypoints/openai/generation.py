@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from octavo.entrypoints.openai.engine_headers import data_parallel_rank, trace_headers
 from octavo.errors import InvalidRequestError, RequestFailedError
+from octavo.types.adapters import LoRARequest
 from octavo.types.outputs import PromptLogprobs, RequestOutput
 from octavo.types.prompts import TokensPrompt
 from octavo.types.request import OWN_FAULTS
@@ -33,6 +34,7 @@ class Job:
     prompts: Sequence[TokensPrompt]
     params: SamplingParams
     priority: int = 0
+    lora_request: LoRARequest | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -54,6 +56,7 @@ def check_job(
     params: SamplingParams,
     priority: int | None,
     tokenization_kwargs: dict[str, object],
+    lora_request: LoRARequest | None = None,
 ) -> Job:
     """Tokenise and check all prompts before any runs. Takes time: not for the event loop.
 
@@ -75,7 +78,7 @@ def check_job(
         if processed.request.cache_salt is not None:
             tokens_prompt["cache_salt"] = processed.request.cache_salt
         checked.append(tokens_prompt)
-    return Job(request_id, checked, params, priority or 0)
+    return Job(request_id, checked, params, priority or 0, lora_request)
 
 
 async def stream(engine: AsyncLLM, job: Job) -> AsyncGenerator[PromptOutput, None]:
@@ -104,6 +107,7 @@ async def _outputs(engine: AsyncLLM, job: Job, index: int) -> AsyncGenerator[Pro
         job.prompts[index],
         job.params,
         f"{job.request_id}-{index}",
+        lora_request=job.lora_request,
         trace_headers=trace_headers(),
         priority=job.priority,
         data_parallel_rank=data_parallel_rank(),

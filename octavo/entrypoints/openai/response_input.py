@@ -24,7 +24,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _SAME_NAMES = (
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
-    *("seed", "stop", "stream", "ignore_eos", "priority", "cache_salt", "structured_outputs", "vllm_xargs"),
+    *("model", "seed", "stop", "stream", "ignore_eos", "priority", "cache_salt", "structured_outputs", "vllm_xargs"),
 )
 
 

@@ -12,6 +12,7 @@ from octavo.entrypoints.anthropic.errors import error_response as anthropic_erro
 from octavo.entrypoints.anthropic.messages import count_tokens, create_message
 from octavo.entrypoints.anthropic.protocol import CountTokensRequest, Message, MessagesRequest, TokenCount
 from octavo.entrypoints.openai import errors, services
+from octavo.entrypoints.openai.adapters import load_adapter, unload_adapter
 from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
 from octavo.entrypoints.openai.docs import show_docs, show_openapi
@@ -45,14 +46,17 @@ from octavo.entrypoints.openai.protocol.responses import DeletedResponse, Respon
 from octavo.entrypoints.openai.protocol.services import (
     DetokenizeRequest,
     DetokenizeResponse,
+    LoadAdapterRequest,
     LoadResponse,
     ModelCard,
     ModelList,
     ResetResponse,
+    ServiceDone,
     SleepState,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
+    UnloadAdapterRequest,
     VersionResponse,
 )
 from octavo.entrypoints.openai.rerank import create_scores, rerank
@@ -169,6 +173,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *(_posting(path, "Documents by relevance", rerank, RerankRequest, RerankResponse) for path in RERANK_PATHS),
     Endpoint("/v1/models", "List the names of the model", services.list_models, response_type=ModelList),
     Endpoint("/v1/models/{model:path}", "Show one name", services.show_model, response_type=ModelCard),
+    _posting("/v1/load_lora_adapter", "Load a LoRA adapter", load_adapter, LoadAdapterRequest, ServiceDone),
+    _posting("/v1/unload_lora_adapter", "Forget a LoRA adapter", unload_adapter, UnloadAdapterRequest, ServiceDone),
     _posting("/tokenize", "Text or a conversation to ids", services.tokenize, TokenizeRequest, TokenizeResponse),
     _posting("/detokenize", "Ids to text", services.detokenize, DetokenizeRequest, DetokenizeResponse),
     Endpoint(

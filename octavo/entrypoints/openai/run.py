@@ -15,6 +15,7 @@ from uvicorn.config import LOG_LEVELS
 
 from octavo.engine.grammars import warm_up_grammars
 from octavo.entrypoints.event_loop import run as run_in_loop
+from octavo.entrypoints.openai.adapters import parse_lora_modules
 from octavo.entrypoints.openai.app import build_app
 from octavo.entrypoints.openai.listening import url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
@@ -45,6 +46,7 @@ def run_server(
 
 async def serve(server: ServerState, listener: socket.socket) -> None:
     """Serve on the running event loop, until a signal if this is the main thread, or else until cancelled."""
+    await server.adapters.load_at_start(parse_lora_modules(server.args.lora_modules))
     web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
     ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))

@@ -40,6 +40,7 @@ class ServerArgs:
     root_path: str | None = _option(None, "path under which a proxy shows the server")
     middleware: list[str] = _option([], "module.Class of an ASGI middleware; can be repeated")
 
+    lora_modules: list[str] = _option([], 'LoRA adapters: name=path, or JSON {"name": ..., "path": ...}')
     enable_request_id_headers: bool = _option(False, "answer with X-Request-Id")
     disable_access_log: bool = _option(False, "log no line per HTTP request (also --disable-uvicorn-access-log)")
     disable_access_log_for_endpoints: str | None = _option(None, "paths without a log line, separated by commas")
@@ -124,7 +125,6 @@ _AT_LEAST_ZERO = (
 
 # vLLM's server option -> (values that ask for nothing, what is missing)
 UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "lora_modules": ((None,), "LoRA adapters are not built"),
     "tool_server": ((None,), "this server runs no tools itself"),
     "trust_request_mm_kwargs": ((False,), "multimodal input is not built"),
     "enable_ssl_refresh": ((False,), "restart the server to read new certificates"),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 async def list_models(server: ServerState, context: RequestContext) -> ModelList:
     """Return every name under which the model is served."""
-    return ModelList([_card(server, name) for name in server.model_names])
+    return ModelList([_card(server, name) for name in (*server.model_names, *server.adapters.requests)])
 
 
 async def show_model(server: ServerState, context: RequestContext) -> ModelCard:
@@ -45,10 +45,12 @@ async def show_model(server: ServerState, context: RequestContext) -> ModelCard:
 
 
 def _card(server: ServerState, name: str) -> ModelCard:
+    adapter = server.lora_request(name)
     return ModelCard(
         id=name,
         created=server.created,
-        root=server.engine.model_config.model,
+        root=server.engine.model_config.model if adapter is None else adapter.lora_path,
+        parent=None if adapter is None else server.model_names[0],
         max_model_len=server.max_model_len,
         permission=[ModelPermission(f"modelperm-{name}", server.created)],
     )

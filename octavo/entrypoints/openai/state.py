@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.entrypoints.answers import AnswerFormats, choose_formats
+from octavo.entrypoints.openai.adapters import ServedAdapters
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.live_view import LiveView
 from octavo.entrypoints.openai.logprobs import TokenNames
@@ -19,6 +20,7 @@ from octavo.entrypoints.openai.response_store import ResponseStore
 from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.tokenizers.tokenizer import Tokenizer
+from octavo.types.adapters import LoRARequest
 
 if TYPE_CHECKING:
     from octavo.engine.async_llm import AsyncLLM
@@ -59,6 +61,7 @@ class ServerState:
         self.engine = engine
         self.args = args
         self.model_names = tuple(model_names) or (engine.model_config.served_model_name,)
+        self.adapters = ServedAdapters(engine, self.model_names)
         self.chat_template = chat_template
         self.formats = self._answer_formats()
         self.created = int(time.time())
@@ -119,15 +122,20 @@ class ServerState:
         """Return the name that a response carries; raises HTTPError 404 for a model that is not served."""
         if asked_for is None or asked_for == "":
             return self.model_names[0]
-        if asked_for not in self.model_names:
+        if asked_for not in self.model_names and asked_for not in self.adapters.requests:
             shown = asked_for if len(asked_for) <= 200 else asked_for[:197] + "..."
             raise HTTPError(
                 404,
-                f"the model {shown!r} does not exist here; served: {', '.join(self.model_names)}",
+                f"the model {shown!r} does not exist here; served: "
+                f"{', '.join((*self.model_names, *self.adapters.requests))}",
                 parameter="model",
                 code="model_not_found",
             )
         return asked_for
+
+    def lora_request(self, model: str | None) -> LoRARequest | None:
+        """Return the adapter that a model's name stands for; None for the model itself."""
+        return self.adapters.requests.get(model or "")
 
     async def prepare(self, work: Callable[[], Result], is_bulky: bool = False, may_compile: bool = False) -> Result:
         """Run work that takes time (templates, tokenisation) off the event loop; return what it returns.

@@ -28,7 +28,10 @@ class ModelPermission(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct):
-    """A name under which the model is served. root: the model as it was asked for at start."""
+    """A name under which the model, or an adapter of it, is served.
+
+    root: the model as it was asked for at start, or the adapter's folder; parent: of an adapter, the model
+    """
 
     id: str
     created: int
@@ -45,6 +48,27 @@ class ModelList(msgspec.Struct):
 
     data: list[ModelCard]
     object: str = "list"
+
+
+class LoadAdapterRequest(msgspec.Struct, kw_only=True):
+    """A LoRA adapter to load. load_inplace: the name may be known, and stands for this from now on."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
+    """A LoRA adapter to forget; lora_int_id is not needed."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+class ServiceDone(msgspec.Struct):
+    """What was done, in words."""
+
+    message: str
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

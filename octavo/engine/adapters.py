@@ -1,0 +1,83 @@
+"""The front end's side of LoRA adapters: what a LoRARequest means, and the options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.config import EngineArgs, OctavoConfig
+from octavo.config.lora import LoRAConfig
+from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
+from octavo.lora.checkpoint import adapter_identity
+from octavo.types.adapters import Adapter, LoRARequest
+
+_MAX_RANK = 512
+
+
+def lora_config(args: EngineArgs) -> LoRAConfig | None:
+    """Decide how adapters are kept; None without enable_lora. Raises ConfigError."""
+    if not args.enable_lora:
+        return None
+    max_loras = 1 if args.max_loras is None else args.max_loras
+    max_rank = 16 if args.max_lora_rank is None else args.max_lora_rank
+    max_cpu_loras = max_loras if args.max_cpu_loras is None else args.max_cpu_loras
+    if max_loras < 1:
+        raise ConfigError(f"max_loras must be at least 1, got {max_loras}")
+    if not 1 <= max_rank <= _MAX_RANK:
+        raise ConfigError(f"max_lora_rank must be from 1 to {_MAX_RANK}, got {max_rank}")
+    if max_cpu_loras < max_loras:
+        raise ConfigError(f"max_cpu_loras={max_cpu_loras} is below max_loras={max_loras}; raise it or leave it out")
+    return LoRAConfig(max_loras, max_rank, max_cpu_loras)
+
+
+def check_lora(config: OctavoConfig) -> None:
+    """Raise UnsupportedError where adapters cannot be computed."""
+    if config.lora is None:
+        return
+    if config.model.pooling is not None:
+        raise UnsupportedError("enable_lora needs a model that generates: models for pooling take no adapters")
+    if config.parallel.world_size > 1:
+        raise UnsupportedError(
+            "enable_lora needs one worker that has the whole model: leave tensor_parallel_size and "
+            "pipeline_parallel_size at 1, or use data_parallel_size"
+        )
+
+
+class Adapters:
+    """Adapters by the requests that named them; each is looked at when it is first seen. May be used by threads."""
+
+    def __init__(self, config: LoRAConfig | None) -> None:
+        self._config = config
+        self._known: dict[LoRARequest, Adapter] = {}
+
+    def is_known(self, lora_request: object) -> bool:
+        """Say whether `resolve` reads no file."""
+        return lora_request is None or (isinstance(lora_request, LoRARequest) and lora_request in self._known)
+
+    def resolve(self, lora_request: object | None) -> Adapter | None:
+        """Return the adapter; None for none. Raises InvalidRequestError or ModelNotFoundError."""
+        if lora_request is None:
+            return None
+        if not isinstance(lora_request, LoRARequest):
+            raise InvalidRequestError(
+                f"lora_request must be a LoRARequest, got {type(lora_request).__name__}", "lora_request"
+            )
+        if self._config is None:
+            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
+        known = self._known.get(lora_request)
+        if known is not None:
+            return known
+        name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
+        adapter = Adapter(name, number, path, adapter_identity(Path(path)))
+        self._known[LoRARequest(name, number, path)] = adapter  # never with load_inplace: that reads it every time
+        return adapter
+
+    def forget(self, lora_int_id: int) -> bool:
+        """Look at adapters of this number anew when they are seen again; say whether there were any."""
+        found = [request for request in self._known if request.lora_int_id == lora_int_id]
+        for request in found:
+            del self._known[request]
+        return bool(found)
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of all known adapters."""
+        return {request.lora_int_id for request in self._known}

@@ -1,0 +1,152 @@
+"""PEFT's adapter folders: adapter_config.json and adapter_model.safetensors -> pairs of thin matrices by module.
+
+Formulas (LoRA, arXiv 2106.09685; rsLoRA, arXiv 2312.03732): y = W x + s * B (A x), with A [r, I], B [O, r] and
+s = alpha / r, or alpha / sqrt(r) with use_rslora. Rank and alpha may differ by module (rank_pattern, alpha_pattern).
+What changes the formula otherwise is refused by name: an adapter that is half applied gives silently wrong text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import CheckpointError, ModelNotFoundError, UnsupportedError
+from octavo.loader.local_files import read_json_object
+from octavo.loader.safetensors_weights import SafetensorsFile, SafetensorsTensor
+from octavo.ops.interface import Float
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+_ROOT = "base_model.model."
+_TENSOR = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+# PEFT's further keys: when set to anything but these, the formula is another one or more than linear layers change
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "bias": ("none", None),
+    "use_dora": (False, None),
+    "lora_bias": (False, None),
+    "use_qalora": (False, None),
+    "modules_to_save": (None, []),
+    "layer_replication": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    # the others change the model's own weights before training
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
+}
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """One module's adapter: y += up @ (down @ x). down: [r, I]; up: [O, r], multiplied by the scale."""
+
+    down: Float
+    up: Float
+
+
+def adapter_identity(folder: Path) -> str:
+    """Return a hash of the adapter's content: its name, number and place do not matter.
+
+    Raises ModelNotFoundError for a folder without an adapter.
+    """
+    digest = hashlib.sha256(b"octavo.adapter.1")
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        try:
+            with open(folder / name, "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(0)
+                digest.update(size.to_bytes(8, "little"))
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        except OSError as error:
+            raise ModelNotFoundError(
+                f"no LoRA adapter at {folder}: cannot read {name} ({error.strerror}); expected a folder with "
+                f"{CONFIG_FILE} and {WEIGHTS_FILE}, as PEFT writes it"
+            ) from None
+    return digest.hexdigest()
+
+
+def read_adapter(folder: Path, max_rank: int) -> dict[str, LowRank]:
+    """Return the adapter's pairs by the name of the module in the model.
+
+    Raises CheckpointError and UnsupportedError, which name what is wrong.
+    """
+    config_path = folder / CONFIG_FILE
+    config = read_json_object(config_path)
+    _check_config(config, config_path)
+    sides: dict[str, dict[str, SafetensorsTensor]] = {}
+    unmatched = []
+    for name, tensor in SafetensorsFile(folder / WEIGHTS_FILE).tensors.items():
+        match = _TENSOR.fullmatch(name)
+        if match is None:
+            unmatched.append(name)
+        else:
+            sides.setdefault(match["module"], {})[match["side"]] = tensor
+    if unmatched:
+        raise CheckpointError(
+            f"{folder}: tensors that are no linear layer's LoRA pair: {listed(unmatched)}; expected "
+            f"{_ROOT}<module>.lora_A.weight and .lora_B.weight"
+        )
+    if not sides:
+        raise CheckpointError(f"{folder}: {WEIGHTS_FILE} has no tensors")
+    return {module: _pair(module, pair, config, max_rank, config_path) for module, pair in sides.items()}
+
+
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many there are beside."""
+    return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _check_config(config: Mapping[str, Any], path: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise UnsupportedError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; expected 'LORA'")
+    for name, neutral in _NEUTRAL.items():
+        value = config.get(name, neutral[0])
+        if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
+            raise UnsupportedError(f"{path}: {name}={value!r} is not supported; adapters need {name}={neutral[0]!r}")
+
+
+def _pair(
+    module: str, sides: Mapping[str, SafetensorsTensor], config: Mapping[str, Any], max_rank: int, path: Path
+) -> LowRank:
+    if len(sides) != 2:
+        raise CheckpointError(f"{path.parent}: {module} has only lora_{min(sides)}; expected lora_A and lora_B")
+    rank, scale = _rank_and_scale(module, config, path)
+    down, up = sides["A"].float32(), sides["B"].float32()
+    if down.ndim != 2 or up.ndim != 2 or down.shape[0] != rank or up.shape[1] != rank:
+        raise CheckpointError(
+            f"{path.parent}: {module} has lora_A {list(down.shape)} and lora_B {list(up.shape)}; {CONFIG_FILE} says "
+            f"rank {rank}"
+        )
+    if rank > max_rank:
+        raise UnsupportedError(
+            f"{path.parent}: {module} has rank {rank}, but max_lora_rank={max_rank}; start the engine with "
+            f"max_lora_rank={rank}"
+        )
+    # a copy: the file may be written anew
+    return LowRank(np.array(down), up * np.float32(scale))
+
+
+def _rank_and_scale(module: str, config: Mapping[str, Any], path: Path) -> tuple[int, float]:
+    rank = _by_pattern(module, config, "rank_pattern", config.get("r"))
+    alpha = _by_pattern(module, config, "alpha_pattern", config.get("lora_alpha"))
+    if type(rank) is not int or rank < 1:
+        raise CheckpointError(f"{path}: r must be an integer of at least 1, got {rank!r}")
+    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+        raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
+    return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") is True else rank)
+
+
+def _by_pattern(module: str, config: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return what the first pattern says that matches the module's name or its end, as PEFT looks them up."""
+    for pattern, value in (config.get(name) or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return default

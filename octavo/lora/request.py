@@ -1,0 +1,5 @@
+"""vLLM's place of LoRARequest."""
+
+from octavo.types.adapters import LoRARequest
+
+__all__ = ["LoRARequest"]

@@ -1,0 +1,92 @@
+"""The adapters of a worker, in two tiers: read and checked in memory, and in the slots of the model's layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from octavo.config.lora import LoRAConfig
+from octavo.errors import CheckpointError
+from octavo.layers.adapted import AdaptedPart
+from octavo.log import get_logger
+from octavo.lora.checkpoint import LowRank, adapter_identity, listed, read_adapter
+
+logger = get_logger(__name__)
+
+
+class AdapterStore:
+    """Adapters by identity. Whoever takes a slot gives it back; a slot without users keeps its adapter until needed."""
+
+    def __init__(self, config: LoRAConfig) -> None:
+        self._config = config
+        self._parts: Mapping[str, AdaptedPart] = {}
+        self._read: OrderedDict[str, dict[str, LowRank]] = OrderedDict()  # least recently used first
+        self._slots: list[str | None] = [None] * config.max_loras
+        self._num_users = [0] * config.max_loras
+        self._last_use = [0] * config.max_loras
+        self._clock = 0
+
+    def attach(self, parts: Mapping[str, AdaptedPart]) -> None:
+        """Use the layers of a model that was just loaded; its slots are empty."""
+        self._parts = parts
+        self._slots = [None] * self._config.max_loras
+
+    def load(self, folder: Path, identity: str, in_use: Collection[str]) -> None:
+        """Read an adapter unless it is there. Raises what is wrong with it.
+
+        in_use: identities that must stay, whatever max_cpu_loras is
+        """
+        if identity in self._read:
+            self._read.move_to_end(identity)
+            return
+        pairs = read_adapter(folder, self._config.max_lora_rank)
+        if adapter_identity(folder) != identity:
+            raise CheckpointError(
+                f"the adapter at {folder} has changed since it was first used; load it again with load_inplace"
+            )
+        self._check(folder, pairs)
+        self._read[identity] = pairs
+        others = [known for known in self._read if known not in in_use and known != identity]
+        for known in others[: max(len(self._read) - self._config.max_cpu_loras, 0)]:
+            del self._read[known]
+        logger.info("LoRA adapter %s: %d modules; %d adapters are ready", folder, len(pairs), len(self._read))
+
+    def take_slot(self, identity: str) -> int:
+        """Return the slot of a loaded adapter, which stays until `give_back`; the scheduler keeps to max_loras."""
+        self._clock += 1
+        slot = self._slots.index(identity) if identity in self._slots else self._fill(identity)
+        self._num_users[slot] += 1
+        self._last_use[slot] = self._clock
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        self._num_users[slot] -= 1
+
+    def _fill(self, identity: str) -> int:
+        free = [slot for slot, count in enumerate(self._num_users) if count == 0]
+        assert free, "no more than max_loras adapters run"
+        slot = min(free, key=lambda slot: (self._slots[slot] is not None, self._last_use[slot]))
+        pairs = self._read[identity]
+        for part in self._parts.values():
+            part.clear(slot)
+        for module, pair in pairs.items():
+            self._parts[module].put(slot, pair.down, pair.up)
+        self._slots[slot] = identity
+        return slot
+
+    def _check(self, folder: Path, pairs: Mapping[str, LowRank]) -> None:
+        unknown = [module for module in pairs if module not in self._parts]
+        if unknown:
+            kinds = sorted({module.rsplit(".", 1)[-1] for module in self._parts})
+            raise CheckpointError(
+                f"{folder}: {len(unknown)} of {len(pairs)} modules of the adapter are none of this model's layers that "
+                f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(self._parts)}"
+            )
+        for module, pair in pairs.items():
+            expected, got = self._parts[module].shape, (pair.up.shape[0], pair.down.shape[1])
+            if got != expected:
+                raise CheckpointError(
+                    f"{folder}: the adapter's {module} has {got[1]} inputs and {got[0]} outputs, the model's "
+                    f"{expected[1]} and {expected[0]}; the adapter is another model's"
+                )

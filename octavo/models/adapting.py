@@ -1,0 +1,88 @@
+"""Gives a decoder's linear layers room for LoRA adapters, under the names that the model has in Transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.layers.adapted import AdaptedLinear, AdaptedPart, AdapterRows, no_adapters
+from octavo.layers.attention import Attention
+from octavo.layers.linear import Linear
+from octavo.layers.mlp import GatedMLP, PlainMLP
+from octavo.layers.parallel import SharedLinear
+from octavo.models.decoder import Decoder, DecoderLayer
+from octavo.models.decoder_config import DecoderConfig, WeightNames
+
+
+@dataclass(frozen=True)
+class AdaptedDecoder:
+    """The decoder, which projections of it adapters may change, by module name, and what says who uses which."""
+
+    decoder: Decoder
+    parts: dict[str, AdaptedPart]
+    rows: AdapterRows
+
+
+def adapt_decoder(
+    decoder: Decoder, config: DecoderConfig, names: WeightNames, num_slots: int, max_rank: int
+) -> AdaptedDecoder:
+    """Return the decoder with slots for adapters in all layers' attention and MLP; weights are shared with it.
+
+    A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
+    """
+    none = np.zeros(0, np.int32)
+    adapting = _Adapting(config, names, num_slots, max_rank, AdapterRows(none, none), {})
+    last = len(decoder.layers) - 1
+    layers = tuple(adapting.layer(layer, index, index == last) for index, layer in enumerate(decoder.layers))
+    return AdaptedDecoder(dataclasses.replace(decoder, layers=layers), adapting.parts, adapting.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapting:
+    config: DecoderConfig
+    names: WeightNames
+    num_slots: int
+    max_rank: int
+    rows: AdapterRows
+    parts: dict[str, AdaptedPart]
+
+    def layer(self, layer: DecoderLayer, index: int, is_last: bool) -> DecoderLayer:
+        config, names, attention, mlp = self.config, self.names, layer.attention, layer.mlp
+        assert isinstance(attention, Attention), "encoders have no adapters"
+        heads, kv_heads = (count * config.head_dim for count in (config.num_heads, config.num_kv_heads))
+        qkv = attention.qkv
+        if not names.qkv_by_head:
+            qkv = self._adapt(qkv, index, names.qkv, (heads, kv_heads, kv_heads))
+        output = self._adapt(attention.output, index, (names.attention_output,), (config.hidden_size,))
+        down = self._adapt(mlp.down, index, (names.down,), (config.hidden_size,), is_last)
+        inner = (config.intermediate_size,) * (2 if isinstance(mlp, GatedMLP) else 1)
+        first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
+        inputs = self._adapt(first, index, names.gate_up, inner, is_last)
+        adapted_mlp: GatedMLP | PlainMLP
+        if isinstance(mlp, GatedMLP):
+            adapted_mlp = dataclasses.replace(mlp, gate_up=inputs, down=down)
+        else:
+            adapted_mlp = dataclasses.replace(mlp, up=inputs, down=down)
+        adapted_attention = dataclasses.replace(attention, qkv=qkv, output=output)
+        return dataclasses.replace(layer, attention=adapted_attention, mlp=adapted_mlp)
+
+    def _adapt(
+        self,
+        linear: Linear | AdaptedLinear | SharedLinear,
+        index: int,
+        names: Sequence[str],
+        sizes: tuple[int, ...],
+        takes_outputs: bool = False,
+    ) -> AdaptedLinear:
+        assert isinstance(linear, Linear), "one worker has the whole layer, and it is adapted once"
+        if len(names) < len(sizes):  # one module in the model too
+            sizes = (sum(sizes),)
+        weights = no_adapters(sizes, linear.weight.in_features, self.num_slots, self.max_rank)
+        for part, name in enumerate(names):
+            for root in self.names.roots:
+                module = root + self.names.layer.format(index=index) + name
+                self.parts[module] = AdaptedPart(weights, part)
+        return AdaptedLinear(linear, weights, self.rows, takes_outputs)

@@ -1,0 +1,40 @@
+"""Which waiting requests may join a step by their adapters: no more than max_loras different ones run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo.scheduler.request import Request
+
+_MAX_OVERTAKEN = 32
+
+
+class AdapterLimit:
+    """The adapters of one step.
+
+    A request whose adapter finds no room waits in its place. Others whose adapters run, or that have none, pass it; but
+    after 32 with adapters none of these does any more, so that room comes about.
+    """
+
+    def __init__(self, max_loras: int, running: Iterable[Request]) -> None:
+        self._max_loras = max_loras
+        self._active = {request.adapter.identity for request in running if request.adapter is not None}
+        self._left_behind: list[Request] = []
+
+    def may_join(self, request: Request) -> bool:
+        """Say whether a waiting request's adapter is no obstacle; ask in queue order."""
+        if request.adapter is None:
+            return True
+        has_room = request.adapter.identity in self._active or len(self._active) < self._max_loras
+        if has_room and all(other.num_overtaken < _MAX_OVERTAKEN for other in self._left_behind):
+            return True
+        self._left_behind.append(request)
+        return False
+
+    def joined(self, request: Request) -> None:
+        """Note that the request runs."""
+        if request.adapter is None:
+            return
+        self._active.add(request.adapter.identity)
+        for other in self._left_behind:
+            other.num_overtaken += 1

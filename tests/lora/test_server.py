@@ -1,0 +1,160 @@
+"""Adapters over HTTP: names, listing, loading at run time; and an engine that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
+from octavo.entrypoints.openai.adapters import parse_lora_modules
+from octavo.errors import ConfigError
+from octavo.lora.request import LoRARequest
+from tests.lora.adapters import rename_tensors, write_adapter
+from tests.server.conftest import Engine
+from tests.tiny_models import llama_config, write_tiny_model
+
+OPTIONS: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "num_gpu_blocks_override": 256, "max_num_seqs": 8}
+PROMPT = list(range(30, 60))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lora")
+    model = write_tiny_model(folder / "model", llama_config())
+    for seed, name in enumerate(("one", "two")):
+        write_adapter(folder / name, model, seed=seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    engine = Engine(model=str(folder / "model"), served_model_name="base", **OPTIONS)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def server(engine, folder, monkeypatch):
+    monkeypatch.setenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING", "1")
+    server = engine.serve()
+    engine.call(server.state.adapters.load_at_start({"one": str(folder / "one")}))
+    return server
+
+
+def post(server, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"http://127.0.0.1:{server.port}{path}", json=body, timeout=60)
+
+
+def complete(server, model: str) -> list[int]:
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+    response = post(server, "/v1/completions", model=model, **body)
+    assert response.status_code == 200, response.text
+    assert response.json()["model"] == model
+    return response.json()["choices"][0]["token_ids"]
+
+
+@pytest.fixture(scope="module")
+def expected(folder) -> dict[str, list[int]]:
+    llm = LLM(str(folder / "model"), **OPTIONS)
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    requests = {"base": None, **{n: LoRARequest(n, i, str(folder / n)) for i, n in enumerate(("one", "two"), 1)}}
+    return {
+        name: list(llm.generate([PROMPT], params, use_tqdm=False, lora_request=request)[0].outputs[0].token_ids)
+        for name, request in requests.items()
+    }
+
+
+def test_a_model_name_chooses_the_adapter(server, expected, folder):
+    assert len(set(map(tuple, expected.values()))) == 3
+    assert [complete(server, name) for name in ("base", "one")] == [expected["base"], expected["one"]]
+    assert post(server, "/v1/completions", model="two", prompt="a").status_code == 404
+    cards = httpx.get(f"http://127.0.0.1:{server.port}/v1/models").json()["data"]
+    assert [(card["id"], card["parent"]) for card in cards] == [("base", None), ("one", "base")]
+    assert cards[1]["root"] == str(folder / "one")
+    messages = [{"role": "user", "content": "hello"}]
+    chat = {"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": True}
+    answers = [post(server, "/v1/chat/completions", model=name, **chat).json() for name in ("base", "one")]
+    assert answers[0]["choices"][0]["logprobs"] != answers[1]["choices"][0]["logprobs"]
+    tail = {"model": "one", "max_tokens": 4}
+    assert post(server, "/v1/messages", messages=messages, **tail).status_code == 200
+    assert post(server, "/v1/responses", input="hello", model="one", max_output_tokens=4).status_code == 200
+
+
+def test_adapters_come_and_go_at_run_time(server, expected, folder):
+    path = str(folder / "two")
+    assert post(server, "/v1/load_lora_adapter", lora_name="two", lora_path=path).status_code == 200
+    assert complete(server, "two") == expected["two"]
+    assert post(server, "/v1/load_lora_adapter", lora_name="two", lora_path=path).status_code == 400
+    other = {"lora_name": "two", "lora_path": str(folder / "one"), "load_inplace": True}
+    assert post(server, "/v1/load_lora_adapter", **other).status_code == 200
+    assert complete(server, "two") == expected["one"]
+    assert post(server, "/v1/unload_lora_adapter", lora_name="two").status_code == 200
+    assert post(server, "/v1/completions", model="two", prompt="a").status_code == 404
+    assert post(server, "/v1/unload_lora_adapter", lora_name="two").status_code == 404
+
+
+def test_adapters_that_do_not_fit_are_refused_and_leave_no_name(server, expected, folder, tmp_path, monkeypatch):
+    rename_tensors(write_adapter(tmp_path / "bad", folder / "model"), "self_attn", "attention")
+    response = post(server, "/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "bad"))
+    assert response.status_code == 400 and "layers.0.attention" in response.text
+    response = post(server, "/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "none"))
+    assert response.status_code == 404 and "adapter_config.json" in response.text
+    assert post(server, "/v1/load_lora_adapter", lora_name="base", lora_path="x").status_code == 400
+    assert post(server, "/v1/completions", model="bad", prompt="a").status_code == 404
+    monkeypatch.delenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING")
+    assert post(server, "/v1/load_lora_adapter", lora_name="x", lora_path="x").status_code == 404
+    assert complete(server, "one") == expected["one"]
+
+
+def test_lora_modules_are_pairs_or_json():
+    assert parse_lora_modules(["a=/x/y", '{"name": "b", "path": "/z", "base_model_name": "m"}']) == {
+        "a": "/x/y",
+        "b": "/z",
+    }
+    for values in (["a"], ["=x"], ["{"], ['{"name": "a"}'], ["a=1", "a=2"]):
+        with pytest.raises(ConfigError, match="lora_modules"):
+            parse_lora_modules(values)
+
+
+def test_a_start_with_an_adapter_that_is_missing_fails(engine, folder):
+    state = engine.serve().state
+    with pytest.raises(ConfigError, match="--lora-modules nothing="):
+        engine.call(state.adapters.load_at_start({"nothing": str(folder / "nothing")}))
+
+
+def test_requests_with_adapters_survive_their_engine(folder):
+    async def run(kill: bool) -> list[Any]:
+        engine = AsyncLLM.from_engine_args(EngineArgs(model=str(folder / "model"), **OPTIONS))
+        params = SamplingParams(max_tokens=150, temperature=0, ignore_eos=True)
+        requests = [None, *(LoRARequest(n, i, str(folder / n)) for i, n in enumerate(("one", "two"), 1))]
+
+        async def one(number: int) -> list[int]:
+            tokens: list[int] = []
+            async for output in engine.generate(PROMPT, params, f"r{number}", lora_request=requests[number]):
+                tokens = list(output.outputs[0].token_ids)
+                if kill and number == 1 and not killed and len(tokens) > 20:
+                    killed.append(engine_process(engine))
+                    os.kill(killed[0], signal.SIGKILL)
+            return tokens
+
+        killed: list[int] = []
+        try:
+            return list(await asyncio.gather(*map(one, range(3))))
+        finally:
+            engine.shutdown()
+
+    undisturbed = asyncio.run(run(kill=False))
+    assert asyncio.run(run(kill=True)) == undisturbed
+    assert len(set(map(tuple, undisturbed))) == 3
+
+
+def engine_process(engine: AsyncLLM) -> int:
+    child = engine.engine_core._replicas.supervisors[0].child
+    assert child is not None
+    return child.process_id
