@@ -65,6 +65,7 @@ def test_results_are_those_of_a_worker_in_the_same_process(tiny_llama, start_llm
 
 
 @pytest.mark.model
+@pytest.mark.native_ops
 def test_a_grammar_comes_after_the_forward_has_begun(start_llm):
     params = SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(choice=["violet", "ochre"]))
     jobs = [("My favourite colour is", params), ("Once", SamplingParams(temperature=0, max_tokens=8))]

@@ -36,6 +36,7 @@ def wish(model: str, num_tokens: int = 4) -> dict:
     return {"method": "draft_model", "model": model, "num_speculative_tokens": num_tokens}
 
 
+@pytest.mark.native_ops
 @pytest.mark.usefixtures("guesses_all")
 @pytest.mark.parametrize(
     ("seed", "model", "draft"),

@@ -35,6 +35,7 @@ def run(llm: LLM, prompts: list[list[int]], params: Any, **options: Any) -> list
     return llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False, **options)
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize(("seed", "share_right"), [*zip(range(16), itertools.cycle([0.9, 0.5, 1.0]), strict=False)])
 def test_any_request_in_any_engine(folders, seed, share_right):
     folder = str(folders[sorted(folders)[seed % 2]])
