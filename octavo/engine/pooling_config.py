@@ -107,7 +107,7 @@ def _decide(facts: PoolingFacts, checkpoint: Checkpoint, wish: _Wishes) -> Pooli
         logit_mean=wish.number("logit_mean", wish.number("logit_bias", 0.0)),
         logit_sigma=wish.number("logit_sigma", 1.0),
         step_tag_id=wish.integer("step_tag_id"),
-        returned_token_ids=tuple(wish.values.get("returned_token_ids") or ()),
+        returned_token_ids=wish.labels(len(facts.labels)),
         max_text_tokens=files.max_seq_length,
         do_lower_case=files.do_lower_case,
         prompts=files.prompts,
@@ -184,6 +184,15 @@ class _Wishes:
         if value is not None and (type(value) is not int or value < 0):
             raise ConfigError(f"pooler_config.{name} must be an integer of at least 0, got {value!r}")
         return value
+
+    def labels(self, num_labels: int) -> tuple[int, ...]:
+        """Return returned_token_ids: numbers of labels; () for all."""
+        value = self.values.get("returned_token_ids") or ()
+        if not isinstance(value, (list, tuple)) or not all(type(i) is int and 0 <= i < num_labels for i in value):
+            raise ConfigError(
+                f"pooler_config.returned_token_ids must be labels from 0 to {num_labels - 1}, got {value!r}"
+            )
+        return tuple(value)
 
     def number(self, name: str, default: float) -> float:
         value = self.values.get(name)

@@ -80,7 +80,7 @@ class PoolingInput:
             self._check_dimensions(params.dimensions, task)
         num_labels = len(config.labels)
         returned = params.returned_token_ids
-        if returned is not None and (task != "token_classify" or max(returned, default=0) >= num_labels):
+        if returned is not None and (task != "token_classify" or not returned or max(returned) >= num_labels):
             raise wrong("returned_token_ids", f"labels from 0 to {num_labels - 1}, for token_classify", returned)
         is_for_tokens = task in ("token_embed", "token_classify")
         step_tag_id = params.step_tag_id
@@ -175,6 +175,7 @@ class PoolingInput:
 
 def _type_start(types: object, num_tokens: int) -> int | None:
     """Return where token types change from 0 to 1."""
-    if not isinstance(types, list) or len(types) != num_tokens or not set(types) <= {0, 1} or types != sorted(types):
+    is_binary = isinstance(types, list) and all(kind in (0, 1) for kind in types)
+    if not isinstance(types, list) or not is_binary or len(types) != num_tokens or types != sorted(types):
         raise wrong("token_type_ids", "0 for each token of a first text, then 1 for each of a second", types)
     return types.index(1) if 1 in types else None

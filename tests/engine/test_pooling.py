@@ -309,6 +309,12 @@ def test_process_rewards_are_those_of_the_step_tags(tmp_path: Path) -> None:
         logits = hidden @ head["score.2.weight"].T + head["score.2.bias"]
     expected = torch.softmax(logits[[1, 4]][:, [1, 0]], dim=-1)
     assert output.outputs.data.shape == (2, 2) and np.allclose(output.outputs.data, expected.numpy(), atol=1e-4)
+    for labels in ([], [2]):
+        with pytest.raises(InvalidRequestError, match="returned_token_ids must be labels from 0 to 1"):
+            llm.reward([ids], pooling_params=PoolingParams(returned_token_ids=labels), use_tqdm=False)
+    for wish in ([2], [-1], "01"):
+        with pytest.raises(ConfigError, match="returned_token_ids must be labels from 0 to 1"):
+            resolve(EngineArgs(model=str(folder), pooler_config={"returned_token_ids": wish}))
 
 
 def test_decoders_classify_by_their_last_token(tmp_path: Path) -> None:
