@@ -36,12 +36,13 @@ def write_adapter(
     return folder
 
 
-def rename_tensors(folder: Path, old: str, new: str) -> None:
-    """Write the adapter's tensors under other names."""
+def rename_tensors(folder: Path, old: str, new: str) -> Path:
+    """Write the adapter's tensors under other names; return its folder."""
     from safetensors.torch import load_file
 
     tensors = load_file(folder / "adapter_model.safetensors")
     save_file({name.replace(old, new): value for name, value in tensors.items()}, folder / "adapter_model.safetensors")
+    return folder
 
 
 def merge(model: Path, adapter: Path, folder: Path) -> Path:

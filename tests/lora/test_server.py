@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
@@ -47,16 +46,12 @@ def server(engine, folder, monkeypatch):
     return server
 
 
-def post(server, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"http://127.0.0.1:{server.port}{path}", json=body, timeout=60)
-
-
 def complete(server, model: str) -> list[int]:
     body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
-    response = post(server, "/v1/completions", model=model, **body)
-    assert response.status_code == 200, response.text
-    assert response.json()["model"] == model
-    return response.json()["choices"][0]["token_ids"]
+    response = server.post("/v1/completions", model=model, **body)
+    assert response.status == 200, response.body.decode()
+    assert response.json["model"] == model
+    return response.json["choices"][0]["token_ids"]
 
 
 @pytest.fixture(scope="module")
@@ -73,42 +68,45 @@ def expected(folder) -> dict[str, list[int]]:
 def test_a_model_name_chooses_the_adapter(server, expected, folder):
     assert len(set(map(tuple, expected.values()))) == 3
     assert [complete(server, name) for name in ("base", "one")] == [expected["base"], expected["one"]]
-    assert post(server, "/v1/completions", model="two", prompt="a").status_code == 404
-    cards = httpx.get(f"http://127.0.0.1:{server.port}/v1/models").json()["data"]
+    assert server.post("/v1/completions", model="two", prompt="a").status == 404
+    cards = server.get("/v1/models").json["data"]
     assert [(card["id"], card["parent"]) for card in cards] == [("base", None), ("one", "base")]
     assert cards[1]["root"] == str(folder / "one")
     messages = [{"role": "user", "content": "hello"}]
     chat = {"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": True}
-    answers = [post(server, "/v1/chat/completions", model=name, **chat).json() for name in ("base", "one")]
+    answers = [server.post("/v1/chat/completions", model=name, **chat).json for name in ("base", "one")]
     assert answers[0]["choices"][0]["logprobs"] != answers[1]["choices"][0]["logprobs"]
     tail = {"model": "one", "max_tokens": 4}
-    assert post(server, "/v1/messages", messages=messages, **tail).status_code == 200
-    assert post(server, "/v1/responses", input="hello", model="one", max_output_tokens=4).status_code == 200
+    assert server.post("/v1/messages", messages=messages, **tail).status == 200
+    assert server.post("/v1/responses", input="hello", model="one", max_output_tokens=4).status == 200
 
 
-def test_adapters_come_and_go_at_run_time(server, expected, folder):
+def test_adapters_come_and_go_at_run_time(server, expected, folder, tmp_path):
     path = str(folder / "two")
-    assert post(server, "/v1/load_lora_adapter", lora_name="two", lora_path=path).status_code == 200
+    assert server.post("/v1/load_lora_adapter", lora_name="two", lora_path=path).status == 200
     assert complete(server, "two") == expected["two"]
-    assert post(server, "/v1/load_lora_adapter", lora_name="two", lora_path=path).status_code == 400
+    assert server.post("/v1/load_lora_adapter", lora_name="two", lora_path=path).status == 400
     other = {"lora_name": "two", "lora_path": str(folder / "one"), "load_inplace": True}
-    assert post(server, "/v1/load_lora_adapter", **other).status_code == 200
+    assert server.post("/v1/load_lora_adapter", **other).status == 200
     assert complete(server, "two") == expected["one"]
-    assert post(server, "/v1/unload_lora_adapter", lora_name="two").status_code == 200
-    assert post(server, "/v1/completions", model="two", prompt="a").status_code == 404
-    assert post(server, "/v1/unload_lora_adapter", lora_name="two").status_code == 404
+    bad = {**other, "lora_path": str(rename_tensors(write_adapter(tmp_path / "bad", folder / "model"), "self_", "x_"))}
+    assert server.post("/v1/load_lora_adapter", **bad).status == 400
+    assert complete(server, "two") == expected["one"]
+    assert server.post("/v1/unload_lora_adapter", lora_name="two").status == 200
+    assert server.post("/v1/completions", model="two", prompt="a").status == 404
+    assert server.post("/v1/unload_lora_adapter", lora_name="two").status == 404
 
 
 def test_adapters_that_do_not_fit_are_refused_and_leave_no_name(server, expected, folder, tmp_path, monkeypatch):
     rename_tensors(write_adapter(tmp_path / "bad", folder / "model"), "self_attn", "attention")
-    response = post(server, "/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "bad"))
-    assert response.status_code == 400 and "layers.0.attention" in response.text
-    response = post(server, "/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "none"))
-    assert response.status_code == 404 and "adapter_config.json" in response.text
-    assert post(server, "/v1/load_lora_adapter", lora_name="base", lora_path="x").status_code == 400
-    assert post(server, "/v1/completions", model="bad", prompt="a").status_code == 404
+    response = server.post("/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "bad"))
+    assert response.status == 400 and "layers.0.attention" in response.body.decode()
+    response = server.post("/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "none"))
+    assert response.status == 404 and "adapter_config.json" in response.body.decode()
+    assert server.post("/v1/load_lora_adapter", lora_name="base", lora_path="x").status == 400
+    assert server.post("/v1/completions", model="bad", prompt="a").status == 404
     monkeypatch.delenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING")
-    assert post(server, "/v1/load_lora_adapter", lora_name="x", lora_path="x").status_code == 404
+    assert server.post("/v1/load_lora_adapter", lora_name="x", lora_path="x").status == 404
     assert complete(server, "one") == expected["one"]
 
 
