@@ -46,6 +46,7 @@ def num_guesses(llm: LLM, which: str = "draft") -> int:
     return next(metric.value for metric in llm.get_metrics() if metric.name == name)
 
 
+@pytest.mark.native_ops
 def test_b028_logprobs_are_those_without_guesses(engines):
     for completion in same(engines, REPETITIVE[:3], SamplingParams(temperature=0, max_tokens=30, logprobs=1)):
         chosen = zip(completion.logprobs, completion.token_ids, strict=True)
@@ -65,6 +66,7 @@ def test_b076_guesses_follow_the_grammar(engines):
         assert set(json.loads(completion.text)) == set(schema["properties"])
 
 
+@pytest.mark.native_ops
 def test_b111_greedy_text_limits_and_stops_inside_a_guess(engines):
     whole = same(engines, REPETITIVE, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
     for max_tokens in (3, 7, 13):

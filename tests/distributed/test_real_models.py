@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.ops.select import native_facts
 
-pytestmark = [pytest.mark.model, pytest.mark.skipif(native_facts() is None, reason="needs the native extension")]
+pytestmark = [pytest.mark.model, pytest.mark.native_ops]
 
 PROMPTS = ("Hello, my name is", "def fibonacci(n):", "The capital of France is", "1 2 3 4 5")
 PARAMS = [

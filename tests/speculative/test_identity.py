@@ -67,6 +67,7 @@ def test_guesses_save_steps_and_are_counted_by_position(folders):
     assert accepted >= 59 - num_steps - 1
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("share_right", [1.0, 0.7])
 def test_grammars_bind_guesses_too(folders, share_right):
     wishes = [
@@ -89,6 +90,7 @@ def test_grammars_bind_guesses_too(folders, share_right):
     assert count(llm, "spec_decode_num_accepted_tokens") > 20
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("config", [NGRAM, {"method": "suffix"}], ids=lambda config: config["method"])
 def test_the_proposers_themselves(folders, config):
     """Repetitive prompts, with and without chance; the second round meets what the first has left behind."""
