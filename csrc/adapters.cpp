@@ -1,6 +1,8 @@
 // Low-rank adapters: border checks, and the split of rows over threads.
 #include "adapters.h"
 
+#include <vector>
+
 #include "dispatch.h"
 #include "scratch.h"
 #include "thread_pool.h"
@@ -16,15 +18,18 @@ double row_ns(const AdapterWeights& weights) {
     return floats * kProduct_ns;
 }
 
-// Calls body(first, count) for runs of at most kAdapterRows rows with the same slot.
-template <class Body>
-void for_each_run(const std::int32_t* slots, std::int64_t begin, std::int64_t end, const Body& body) {
-    while (begin < end) {
-        std::int64_t next = begin + 1;
-        while (next < end && next - begin < kAdapterRows && slots[next] == slots[begin]) ++next;
-        if (slots[begin] >= 0) body(begin, next - begin);
-        begin = next;
+// The rows that have an adapter, by slot: neighbours share the loads of its weights.
+std::vector<std::int64_t> rows_by_slot(const std::int32_t* slots, std::int64_t count, std::int64_t num_slots) {
+    std::vector<std::int64_t> places(static_cast<std::size_t>(num_slots) + 1, 0);
+    for (std::int64_t row = 0; row < count; ++row) {
+        if (slots[row] >= 0) ++places[static_cast<std::size_t>(slots[row]) + 1];
     }
+    for (std::size_t slot = 1; slot < places.size(); ++slot) places[slot] += places[slot - 1];
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(places.back()));
+    for (std::int64_t row = 0; row < count; ++row) {
+        if (slots[row] >= 0) rows[static_cast<std::size_t>(places[static_cast<std::size_t>(slots[row])]++)] = row;
+    }
+    return rows;
 }
 
 }  // namespace
@@ -34,19 +39,24 @@ void run_add_adapters(const Matrix<float>& y, const Matrix<const float>& x, cons
     const auto kernel = kernels().adapt_rows;
     const std::int64_t max_rank = weights.up.shape[1];
     const std::int64_t num_parts = weights.starts.size - 1;
-    parallel_ranges(x.rows, row_ns(weights), [&](std::int64_t begin, std::int64_t end) {
+    const std::vector<std::int64_t> rows = rows_by_slot(slots, x.rows, weights.num_slots());
+    if (rows.empty()) return;
+    parallel_ranges(static_cast<std::int64_t>(rows.size()), row_ns(weights), [&](std::int64_t begin, std::int64_t end) {
         float* scratch = thread_scratch(kAdapterRows * max_rank);
-        for_each_run(slots, begin, end, [&](std::int64_t first, std::int64_t count) {
+        while (begin < end) {
+            const std::int32_t slot = slots[rows[static_cast<std::size_t>(begin)]];
             const float* inputs[kAdapterRows];
             float* outputs[kAdapterRows];
-            for (std::int64_t i = 0; i < count; ++i) {
-                inputs[i] = x.row(first + i);
-                outputs[i] = y.row(first + i);
+            int count = 0;
+            for (; begin < end && count < kAdapterRows; ++begin, ++count) {
+                const std::int64_t row = rows[static_cast<std::size_t>(begin)];
+                if (slots[row] != slot) break;
+                inputs[count] = x.row(row);
+                outputs[count] = y.row(row);
             }
-            const std::int64_t slot = slots[first];
-            kernel({inputs, outputs, static_cast<int>(count), x.columns, y.columns, weights.down.row(slot, 0),
-                    weights.up.row(slot, 0), weights.ranks.row(slot), weights.starts.data, num_parts, max_rank, scratch});
-        });
+            kernel({inputs, outputs, count, x.columns, y.columns, weights.down.row(slot, 0), weights.up.row(slot, 0),
+                    weights.ranks.row(slot), weights.starts.data, num_parts, max_rank, scratch});
+        }
     });
 }
 

@@ -42,12 +42,23 @@ def check_lora(config: OctavoConfig) -> None:
         )
 
 
+def look_at(lora_request: LoRARequest) -> Adapter:
+    """Return the adapter as its folder is now; raises ModelNotFoundError."""
+    identity = adapter_identity(Path(lora_request.lora_path))
+    return Adapter(lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path, identity)
+
+
 class Adapters:
     """Adapters by the requests that named them; each is looked at when it is first seen. May be used by threads."""
 
     def __init__(self, config: LoRAConfig | None) -> None:
         self._config = config
         self._known: dict[LoRARequest, Adapter] = {}
+
+    def check_enabled(self) -> None:
+        """Raise InvalidRequestError when the engine takes no adapters."""
+        if self._config is None:
+            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
 
     def is_known(self, lora_request: object) -> bool:
         """Say whether `resolve` reads no file."""
@@ -61,15 +72,17 @@ class Adapters:
             raise InvalidRequestError(
                 f"lora_request must be a LoRARequest, got {type(lora_request).__name__}", "lora_request"
             )
-        if self._config is None:
-            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
+        self.check_enabled()
         known = self._known.get(lora_request)
         if known is not None:
             return known
-        name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
-        adapter = Adapter(name, number, path, adapter_identity(Path(path)))
-        self._known[LoRARequest(name, number, path)] = adapter  # never with load_inplace: that reads it every time
+        adapter = look_at(lora_request)
+        self.remember(adapter)
         return adapter
+
+    def remember(self, adapter: Adapter) -> None:
+        """Let requests that name the adapter mean this content from now on."""
+        self._known[adapter.as_request()] = adapter  # never with load_inplace: that is looked at every time
 
     def forget(self, lora_int_id: int) -> bool:
         """Look at adapters of this number anew when they are seen again; say whether there were any."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.engine.adapters import Adapters
+from octavo.engine.adapters import Adapters, look_at
 from octavo.engine.async_mp_client import AsyncMPClient
 from octavo.types.adapters import LoRARequest
 
@@ -16,10 +16,14 @@ class AsyncAdapters:
     engine_core: AsyncMPClient
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter before any request uses it; raises what is wrong with it, and does not know it then."""
-        adapter = await asyncio.to_thread(self.adapters.resolve, lora_request)
-        assert adapter is not None, "a request names an adapter"
+        """Load an adapter, as its folder is now, before any request uses it.
+
+        Raises what is wrong with it; what was known under its name stays as it is then.
+        """
+        self.adapters.check_enabled()
+        adapter = await asyncio.to_thread(look_at, lora_request)
         await self.engine_core.call("load_adapter", adapter.path, adapter.identity)
+        self.adapters.remember(adapter)
         return True
 
     async def remove_lora(self, lora_id: int) -> bool:
