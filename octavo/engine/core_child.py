@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import select
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 
 import zmq
 
 from octavo.engine.core_messages import FrontMessage, Note, StartCore, decode_front_message, decode_note, encode
 from octavo.utils.frames import FrameReader, send_frame
+from octavo.utils.processes import end_child, start_python
 
-# Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
-_ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+_PROGRAM = (
     "from octavo.platforms.core_shares import take_share; "  # first: libraries start threads when they are imported
-    "take_share(int(sys.argv[4]), int(sys.argv[5])); "
-    "from octavo.engine.core_proc import main; main(int(sys.argv[1]), sys.argv[2])"
+    "take_share(*arguments[1]); "
+    "from octavo.engine.core_proc import main; main(*arguments[0])"
 )
 _STOP_TIMEOUT_S = 2.0
-_KILL_TIMEOUT_S = 5.0
 
 
 class CoreChild:
@@ -45,9 +40,9 @@ class CoreChild:
         self._input.set_hwm(0)
         self._input.linger = 0
         self._lifeline, theirs = socket.socketpair()
-        arguments = [theirs.fileno(), directory, json.dumps(list(map(str, sys.path))), start.rank, start.num_replicas]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, *map(str, arguments)],
+        self._process = start_python(
+            _PROGRAM,
+            [[theirs.fileno(), directory], [start.rank, start.num_replicas]],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides
@@ -96,14 +91,11 @@ class CoreChild:
         if stop_message is not None:
             self.send(stop_message)
             self._wait_for_end(_STOP_TIMEOUT_S)
-        self._process.kill()
+        status = end_child(self._process)  # first: one that sees its lifeline end removes the meeting place
         self._input.close()
         self._output.close()
         self._lifeline.close()
-        try:
-            return self._process.wait(_KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # stuck in the kernel (a dead network disk): it ends when that lets it go
-            return -signal.SIGKILL
+        return status
 
     def _wait_for_end(self, timeout_s: float) -> None:
         """Wait for the other side of the lifeline to close."""

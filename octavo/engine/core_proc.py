@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +52,7 @@ from octavo.types.raised_error import RaisedError, error_as_data
 from octavo.types.request import FinishReason
 from octavo.types.step import SchedulerOutput
 from octavo.utils.frames import receive_frame, send_frame
+from octavo.utils.processes import end_process
 
 logger = get_logger(__name__)
 
@@ -196,7 +196,7 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         if not isinstance(error, OctavoError):
             logger.exception("the engine could not start")
         send_frame(lifeline, encode(StartFailed(error_as_data(error))))
-        _end_process(1)
+        end_process(1)
     receiver.on_abort = started.core.queue_abort
     started.core.executor.on_failure(lambda: receiver.inbox.put(WorkerDied()))
     proc = EngineCoreProc(
@@ -216,8 +216,8 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
         send_frame(lifeline, encode(CoreFailed(error_as_data(error).text)))
         if isinstance(error, PeerLostError) and error.signal is not None:
             os.kill(os.getpid(), error.signal)  # as the worker ended: it may have been nobody's computation
-        _end_process(1)
-    _end_process(0)
+        end_process(1)
+    end_process(0)
 
 
 class _Receiver:
@@ -279,11 +279,4 @@ def _ready_note(started: StartedCore) -> CoreReady:
 def _leave(directory: str) -> NoReturn:
     """End because the front end is gone, which can no longer clean up itself."""
     shutil.rmtree(directory, ignore_errors=True)
-    _end_process(0)
-
-
-def _end_process(status: int) -> NoReturn:
-    """End without the interpreter's farewell, which would wait for threads and free memory piece by piece."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status)
+    end_process(0)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import select
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from octavo.executor.messages import Reply, decode_reply
 from octavo.platforms.cpu import usable_cores
 from octavo.utils.frames import FrameReader, send_frame
+from octavo.utils.processes import end_child, start_python
 
-# Not multiprocessing: its spawn runs the user's main module again, and starts a resource tracker that can be left over.
 # A process group of its own: Ctrl-C is for the front end, which then decides. Not a session: a worker that is stopped
 # when its executor dies gets the system's SIGHUP for orphaned groups, and so ends.
-_ENTRY = (
-    "import json, os, sys; os.setpgrp(); sys.path[:] = json.loads(sys.argv[3]); "
+_PROGRAM = (
+    "import os; os.setpgrp(); "
     "from octavo.platforms.core_shares import take_share; "  # first: libraries start threads when they are imported
-    "take_share(*json.loads(sys.argv[2])); "
-    "from octavo.executor.worker_proc import main; main(*json.loads(sys.argv[1]))"
+    "take_share(*arguments[1]); "
+    "from octavo.executor.worker_proc import main; main(*arguments[0])"
 )
-_KILL_TIMEOUT_S = 5.0
 
 
 class WorkerChild:
@@ -36,9 +32,9 @@ class WorkerChild:
         self._lifeline, their_lifeline = socket.socketpair()
         self.bell, their_bell = socket.socketpair()
         inherited = [their_lifeline.fileno(), their_bell.fileno(), memory_fd]
-        arguments = [[*inherited, num_workers, rank], [rank, num_workers, usable_cores()], list(map(str, sys.path))]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, *map(json.dumps, arguments)],
+        self._process = start_python(
+            _PROGRAM,
+            [[*inherited, num_workers, rank], [rank, num_workers, usable_cores()]],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
         )
@@ -73,13 +69,10 @@ class WorkerChild:
 
     def close(self) -> int:
         """Kill the process and release everything; return its exit status, negative for a signal. Idempotent."""
-        self._process.kill()
+        status = end_child(self._process)
         self._lifeline.close()
         self.bell.close()
-        try:
-            return self._process.wait(_KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # stuck in the kernel (a dead network disk): it ends when that lets it go
-            return -signal.SIGKILL
+        return status
 
 
 def wait_for_end(children: Sequence[WorkerChild], timeout_s: float) -> bool:

@@ -24,6 +24,7 @@ from octavo.executor.messages import CallReply, Doing, ErrorReply, StartWorker, 
 from octavo.log import get_logger
 from octavo.types.raised_error import error_as_data
 from octavo.utils.frames import receive_frame, send_frame
+from octavo.utils.processes import end_process
 
 logger = get_logger(__name__)
 
@@ -40,7 +41,7 @@ def main(lifeline_fd: int, bell_fd: int, memory_fd: int, num_readers: int, index
     try:
         start = decode_start(receive_frame(lifeline))
     except EOFError:
-        _end_process(0)
+        end_process(0)
     process = _WorkerProcess(lifeline, start.place)
     threading.Thread(target=process.watch, name="lifeline", daemon=True).start()
     process.run(start, commands)
@@ -62,7 +63,7 @@ class _WorkerProcess:
             except (EOFError, ConnectionError):
                 if self._place.address.startswith("shm:"):  # the executor may have died while its workers met
                     shutil.rmtree(shared_directory(self._place.address), ignore_errors=True)
-                _end_process(0)
+                end_process(0)
             self._send(encode(Doing(where_is(threading.main_thread().ident or 0))))
 
     def run(self, start: StartWorker, commands: BroadcastReader) -> NoReturn:
@@ -75,7 +76,7 @@ class _WorkerProcess:
             server = WorkerServer(start)
         except BaseException as error:
             self._send(encode(ErrorReply(0, error_as_data(error))))
-            _end_process(1)
+            end_process(1)
         gc.collect()
         gc.freeze()  # what is there stays: later collections need not look at it
         self._send(encode(CallReply(0, None)))
@@ -84,7 +85,7 @@ class _WorkerProcess:
                 command = commands.read()
             except EOFError:
                 server.shutdown()
-                _end_process(0)
+                end_process(0)
             reply = server.handle(command)
             if reply is not None:
                 self._send(reply)
@@ -94,14 +95,7 @@ class _WorkerProcess:
             try:
                 send_frame(self._lifeline, reply)
             except ConnectionError:
-                _end_process(0)
-
-
-def _end_process(status: int) -> NoReturn:
-    """End without the interpreter's farewell, which would wait for threads and free memory piece by piece."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status)
+                end_process(0)
 
 
 def where_is(thread: int) -> str:

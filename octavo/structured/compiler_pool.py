@@ -6,11 +6,9 @@ One job is one grammar. A process that crashes or takes too long is ended, and o
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -22,17 +20,13 @@ from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.log import get_logger
 from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
 from octavo.utils.frames import receive_frame, send_frame
+from octavo.utils.processes import end_child, start_python
 
 logger = get_logger(__name__)
 
-_ENTRY = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from octavo.structured.compiler_process import main; main()"
-)
+_PROGRAM = "from octavo.structured.compiler_process import main; main()"
 _END_TIMEOUT_S = 1.0  # from the end of the connection to that of the process
 _START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
-
-
 _QUEUE_TIMEOUT_S = 10.0  # that a new grammar waits for a process: who waits longer holds a thread for a lost cause
 _LARGE_CHARS = 16 * 1024  # grammars over this may take seconds; nearly all that are of use are far below it
 
@@ -144,8 +138,8 @@ class _Compiler:
         self.was_late = False
         self._connection, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _ENTRY, json.dumps(list(map(str, sys.path)))],
+            self._process = start_python(
+                _PROGRAM,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what a hostile grammar makes the library say is nobody's business
@@ -188,9 +182,7 @@ class _Compiler:
     def end(self) -> None:
         """End the process at once."""
         self._connection.close()
-        with contextlib.suppress(OSError):
-            self._process.kill()
-        self._process.wait()
+        end_child(self._process)
 
     def _send(self, data: bytes) -> None:
         self._connection.settimeout(_START_TIMEOUT_S)
