@@ -111,8 +111,6 @@ class ParallelConfig:
     data_parallel_size_local: int = 1
     data_parallel_start_rank: int = 0
     data_parallel_prefix_affinity: bool = False
-    decode_context_parallel_size: int = 1
-    prefill_context_parallel_size: int = 1
     distributed_executor_backend: str = "uni"
     worker_cls: str | None = None
     worker_extension_cls: str | None = None
@@ -120,13 +118,13 @@ class ParallelConfig:
 
     @property
     def world_size(self) -> int:
-        """Workers of one engine; decode context parallelism reuses those of tensor parallelism."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
+        """Workers of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def output_rank(self) -> int:
         """The worker whose results count: the first of the last pipeline stage."""
-        return self.world_size - self.tensor_parallel_size * self.prefill_context_parallel_size
+        return self.world_size - self.tensor_parallel_size
 
 
 @dataclass(frozen=True)

@@ -10,31 +10,26 @@ from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.registry import check_parallel_sizes
 
-_SIZES = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "decode_context_parallel_size",
-    "prefill_context_parallel_size",
-)
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_UNBUILT_SIZES = ("decode_context_parallel_size", "prefill_context_parallel_size")
 # A worker that hangs is named by its executor before the front end gives the whole core up.
 _STEP_TIMEOUT_SHARE = 0.8
 
 
 def parallel_config(args: EngineArgs) -> ParallelConfig:
     """Decide sizes and the executor; raises ConfigError for sizes that fit no executor, UnsupportedError."""
-    sizes = {name: getattr(args, name) for name in _SIZES}
-    for name, size in sizes.items():
+    for name in (*_SIZES, *_UNBUILT_SIZES):
+        size = getattr(args, name)
         if size < 1:
             raise ConfigError(f"{name} must be a positive integer, got {size}")
-        if size != 1 and "context" in name:
+        if size != 1 and name in _UNBUILT_SIZES:
             raise UnsupportedError(
                 f"{name}={size} is not supported: each sequence's keys and values stay together; use 1, and "
                 "tensor_parallel_size to divide them by heads"
             )
     replicas = replicas_here(args)
     config = ParallelConfig(
-        **sizes,
+        **{name: getattr(args, name) for name in _SIZES},
         data_parallel_size_local=len(replicas),
         data_parallel_start_rank=replicas.start,
         data_parallel_prefix_affinity=args.data_parallel_prefix_affinity,
