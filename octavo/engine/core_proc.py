@@ -48,7 +48,7 @@ from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError, PeerLostError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
-from octavo.types.raised_error import RaisedError, error_as_data
+from octavo.types.raised_error import error_as_data, failed_call_as_data
 from octavo.types.request import FinishReason
 from octavo.types.step import SchedulerOutput
 from octavo.utils.frames import receive_frame, send_frame
@@ -150,7 +150,7 @@ class EngineCoreProc:
             answer = CallResult(call.call_id, msgspec.to_builtins(result))
             encode(answer)
         except Exception as error:  # whatever it is, the caller gets it, and the core goes on
-            answer = CallResult(call.call_id, None, _describe(call.method, error))
+            answer = CallResult(call.call_id, None, failed_call_as_data(error, call.method, "in the engine's process"))
         self._send(answer)
 
     def _report_if_due(self) -> None:
@@ -163,13 +163,6 @@ class EngineCoreProc:
         """Say whose computation begins, so that it is known if the process does not survive it."""
         if step.scheduled_new_requests:
             self._note(Admitted([request.request_id for request in step.scheduled_new_requests]))
-
-
-def _describe(method: str, error: Exception) -> RaisedError:
-    raised = error_as_data(error)
-    if not isinstance(error, OctavoError):
-        raised = RaisedError("RequestFailedError", f"{method} failed in the engine's process: {raised.text}")
-    return raised
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

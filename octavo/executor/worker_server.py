@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import OctavoError, PeerLostError
+from octavo.errors import PeerLostError
 from octavo.executor.messages import (
     CallReply,
     CallWorker,
@@ -22,7 +22,7 @@ from octavo.executor.messages import (
 from octavo.executor.worker_class import start_worker, worker_method
 from octavo.log import get_logger
 from octavo.types.kv_spec import KVCacheConfig
-from octavo.types.raised_error import RaisedError, error_as_data
+from octavo.types.raised_error import error_as_data, failed_call_as_data
 from octavo.types.step import ModelRunnerOutput
 
 logger = get_logger(__name__)
@@ -82,9 +82,4 @@ class WorkerServer:
             result = worker_method(self._worker, command.method)(*args, **command.kwargs)
             return CallReply(command.number, msgspec.to_builtins(result))
         except Exception as error:
-            raised = error_as_data(error)
-            if not isinstance(error, OctavoError):
-                raised = RaisedError(
-                    "RequestFailedError", f"{command.method} failed at rank {self._rank}: {raised.text}"
-                )
-            return ErrorReply(command.number, raised)
+            return ErrorReply(command.number, failed_call_as_data(error, command.method, f"at rank {self._rank}"))

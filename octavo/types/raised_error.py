@@ -23,6 +23,14 @@ def error_as_data(error: BaseException) -> RaisedError:
     return RaisedError(type(error).__name__, text, parameter)
 
 
+def failed_call_as_data(error: Exception, method: str, where: str) -> RaisedError:
+    """Return the error of a method that was called: what is none of ours ends the call and nothing else."""
+    raised = error_as_data(error)
+    if isinstance(error, OctavoError):
+        return raised
+    return RaisedError("RequestFailedError", f"{method} failed {where}: {raised.text}")
+
+
 def error_from_data(raised: RaisedError, otherwise: type[OctavoError] = EngineDeadError) -> OctavoError:
     """Return one of our own errors as the class it was; anything else as an `otherwise` that names it."""
     kind = getattr(errors, raised.kind, None)
