@@ -14,6 +14,8 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from octavo.utils.numbers import whole_number
+
 
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; argparse reports the ValueError's text."""
@@ -47,6 +49,14 @@ def token_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"expected token ids separated by commas, got {text!r}") from error
 
 
+def number(text: str) -> int:
+    """Parse a whole number, "500M" style too."""
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def whole_number_or_text(text: str) -> int | str:
     """Parse an option such as max_model_len, which is a number or a word ("8k", "auto")."""
     try:
@@ -70,6 +80,7 @@ _SHORT_FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 _METAVARS: dict[Callable[[str], Any], str] = {
     int: "N",
+    number: "N",
     float: "X",
     str: "TEXT",
     token_ids: "IDS",
@@ -167,4 +178,6 @@ def _parser_of(hint: Any) -> Callable[[str], Any] | None:
         return None
     if typing.get_origin(member) in (dict, list):
         return json_object if typing.get_origin(member) is dict else text_list
+    if member is int:
+        return number
     return typing.cast("Callable[[str], Any]", member)

@@ -127,7 +127,7 @@ class InputProcessor:
         if self._pooling is None:
             raise InvalidRequestError(
                 f"{self._model.served_model_name} generates text; for embeddings or scores of it start the engine with "
-                "runner='pooling'"
+                "runner='pooling' (--runner pooling)"
             )
         params = self._pooling.params(params)
         checked = self._pooling.prompt(prompt, tokenization_kwargs)

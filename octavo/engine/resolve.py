@@ -6,10 +6,8 @@ Each rule decides one thing and logs what it chose and why when the user left it
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +44,7 @@ from octavo.quantization.open import quantization_of
 from octavo.sampling.custom_processors import load_logits_processor
 from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from octavo.types.sampling_params import SamplingParams
+from octavo.utils.numbers import whole_number
 
 logger = get_logger(__name__)
 
@@ -54,8 +53,6 @@ _MAX_BLOCK_SIZE = 2**16  # blocks far longer than any sequence only waste memory
 _DEFAULT_MAX_NUM_SEQS = 256
 _MAX_NUM_SEQS = 2**16  # every row costs memory, busy or not
 _DEFAULT_MAX_NUM_BATCHED_TOKENS = 1024  # matrix products reach full speed far below; larger steps only delay others
-_LENGTH_UNITS = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
-_LENGTH = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kmKM]?)", re.ASCII)
 _SAMPLING_DEFAULTS = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -192,14 +189,16 @@ def parse_length(wish: int | str) -> int | None:
     """Read 4096, "4096", "4k" (4000), "4K" (4096), "1.5m"; -1 and "auto" give None. Raises ConfigError."""
     if wish in (-1, "-1", "auto"):
         return None
-    match = _LENGTH.fullmatch(str(wish).strip())
-    length = Decimal(match["number"]) * _LENGTH_UNITS[match["unit"]] if match else Decimal(0)
+    try:
+        length = whole_number(str(wish))
+    except ValueError:
+        length = 0
     # one prompt token and one new token are the least that a request has
-    if length < 2 or length != int(length) or isinstance(wish, bool):
+    if length < 2 or isinstance(wish, bool):
         raise ConfigError(
             f"max_model_len must be a whole number of at least 2 tokens such as 4096 or 4k, or -1, got {wish!r}"
         )
-    return int(length)
+    return length
 
 
 def _model_config(

@@ -103,7 +103,9 @@ class PoolingCalls(ABC):
         """
         config = self.llm_engine.model_config.pooling
         if config is None:
-            raise InvalidRequestError("this model generates text and cannot score; use runner='pooling'")
+            raise InvalidRequestError(
+                "this model generates text and cannot score; start it with runner='pooling' (--runner pooling)"
+            )
         first, second = ([data] if isinstance(data, (str, Mapping)) else list(data) for data in (data_1, data_2))
         params = pooling_params or PoolingParams()
         plan = plan_scoring(config, first, second, params, self.llm_engine.tokenizer, chat_template, instruction)

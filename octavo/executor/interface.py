@@ -44,7 +44,8 @@ class Executor(ABC):
     def get_class(config: OctavoConfig) -> Callable[[OctavoConfig, Checkpoint], Executor]:
         """Choose the executor for a configuration; raises ConfigError."""
         backend = config.parallel.distributed_executor_backend
-        found = import_by_name(_EXECUTORS.get(backend, backend))
+        is_name = backend in _EXECUTORS or not backend.isidentifier()
+        found = import_by_name(_EXECUTORS.get(backend, backend)) if is_name else None
         if not (isinstance(found, type) and issubclass(found, Executor)):
             raise ConfigError(
                 f"distributed_executor_backend must be one of {', '.join(_EXECUTORS)}, or name a subclass of "

@@ -41,7 +41,10 @@ def worker_method(worker: Worker, name: object) -> Callable[..., Any]:
     """Return a worker's method; raises UnsupportedError when it has none of this name."""
     method = getattr(worker, name, None) if isinstance(name, str) else None
     if not callable(method):
-        raise UnsupportedError(f"the worker has no method {name!r}; give a name of one or a function")
+        raise UnsupportedError(
+            f"the worker has no method {name!r}; worker_extension_cls gives it further ones, and where it runs in the "
+            "caller's process a function does too"
+        )
     found: Callable[..., Any] = method
     return found
 

@@ -140,8 +140,8 @@ def _choose_template(tokenizer: ChatTokenizer, options: ChatOptions) -> str:
         return templates["default"]
     named = f" (it has only {', '.join(sorted(templates))}: name one)" if templates else ""
     raise InvalidRequestError(
-        f"the model's tokenizer has no default chat template{named}; give one with chat_template, or use generate() "
-        "with a prompt you wrote out yourself",
+        f"the model's tokenizer has no default chat template{named}; give one with chat_template (--chat-template "
+        "where the server starts), or send a prompt or input that you wrote out yourself",
         "chat_template",
     )
 

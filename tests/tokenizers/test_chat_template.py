@@ -142,7 +142,7 @@ def test_template_by_name_by_source_and_for_tools():
 
 
 def test_model_without_a_template_says_so():
-    with pytest.raises(InvalidRequestError, match=r"no default chat template.*generate\(\)"):
+    with pytest.raises(InvalidRequestError, match=r"no default chat template.*--chat-template"):
         render_chat(byte_level_tokenizer(), [USER])
     with pytest.raises(InvalidRequestError, match="only rag"):
         render_chat(tokenizer(rag="R"), [USER])

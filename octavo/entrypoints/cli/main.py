@@ -109,12 +109,27 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            hints = [closest_names(argument.partition("=")[0], known) for argument in unknown if argument[:1] == "-"]
+            names = [argument.partition("=")[0] for argument in unknown if argument[:1] == "-"]
+            hints = [f"; {_ELSEWHERE[n]}" if n in _ELSEWHERE else closest_names(n, known) for n in names]
             self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
         return args
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+
+# What users of older versions of vLLM, and of llama.cpp, look for.
+_ELSEWHERE = {
+    "--guided-decoding-backend": "use --structured-outputs-config '{\"backend\": …}'",
+    "--num-scheduler-steps": "leave it out: steps are scheduled one by one",
+    "--swap-space": "leave it out: preempted requests are computed again",
+    "--device": "leave it out: models run on the CPU",
+    "--ctx-size": "use --max-model-len",
+    "-c": "use --max-model-len",
+    "-ngl": "leave it out: models run on the CPU",
+    "-np": "use --max-num-seqs",
+    "--parallel": "use --max-num-seqs",
+}
 
 
 class _Help(argparse.Action):

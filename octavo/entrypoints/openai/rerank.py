@@ -74,7 +74,7 @@ async def _score(
     """Return the response's id, the scores, and the outputs that they come of."""
     config = server.engine.model_config.pooling
     if config is None:
-        raise InvalidRequestError("this server's model generates text and cannot score")
+        raise InvalidRequestError("this server's model generates text and cannot score; start it with --runner pooling")
     if len(second) > max_inputs(server):
         raise InvalidRequestError(
             f"{len(second)} texts are too many; at most {max_inputs(server)} are allowed", "documents"

@@ -15,6 +15,7 @@ from octavo.errors import InvalidRequestError
 from octavo.types.sampling_checks import shown
 
 _GUIDED = "it was replaced by structured_outputs, which takes json, regex, choice, grammar and more"
+_LLAMA_CPP = "this is llama.cpp's field; use structured_outputs, which takes json, regex, choice, grammar and more"
 _MULTIMODAL = "multimodal input is not built"
 _TOOLS = "this is OpenAI's old way; use tools and tool_choice"
 
@@ -27,6 +28,8 @@ UNBUILT: Unbuilt = {
     "guided_grammar": ((), _GUIDED),
     "guided_decoding_backend": (("auto",), _GUIDED),
     "guided_whitespace_pattern": ((), _GUIDED),
+    "grammar": (("",), _LLAMA_CPP),
+    "json_schema": (({},), _LLAMA_CPP),
     "kv_transfer_params": (({},), "KV transfer is not built"),
     "ec_transfer_params": (({},), _MULTIMODAL),
     "watermarking": ((), "watermarks are not built"),
