@@ -92,7 +92,7 @@ def test_without_chunking_a_prompt_is_never_split():
 
 def test_without_chunking_a_budget_below_the_model_length_is_refused():
     with pytest.raises(ConfigError, match="max_num_batched_tokens=30"):
-        make_scheduler(budget=30, max_model_len=31, enable_chunked_prefill=False)
+        make_scheduler(budget=30, max_model_len=32, enable_chunked_prefill=False)
 
 
 # -- fairness ----------------------------------------------------------------------------------------------------------
