@@ -17,6 +17,7 @@ from octavo.structured.json_schema.values import value_key
 
 WHITESPACE = b" \t\n\r"
 NUMBER_ENDS = frozenset(b",]}" + WHITESPACE)
+MAX_DEPTH = 200  # of values within each other: reading one, and comparing it, recurses
 _LITERALS = (b"true", b"false", b"null")
 
 
@@ -93,7 +94,7 @@ class JsonReading:
         return any(frame.is_unique for frame in self.frames)
 
     def read(self, data: bytes) -> bool:
-        """Go on by some bytes; False as soon as an item equals an earlier one, and then no more may be read."""
+        """Go on by some bytes; False as soon as an item equals an earlier one, or is too deep: then no more is read."""
         return all(self._read_byte(byte) for byte in data)
 
     def _read_byte(self, byte: int) -> bool:
@@ -113,7 +114,7 @@ class JsonReading:
             self.text.append(byte)
             return self._end_value()
         self._begin(byte)
-        return True
+        return len(self.frames) <= MAX_DEPTH
 
     def _read_in_string(self, byte: int) -> bool:
         if self._mode is _Mode.ESCAPE:

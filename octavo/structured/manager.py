@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from octavo.errors import InvalidRequestError
+from octavo.log import get_logger
 from octavo.structured.backend import Backend, Bitmask, GrammarError, Matcher, make_backend
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.vocabulary import Vocabulary, num_mask_words
@@ -26,6 +27,7 @@ from octavo.types.request import GRAMMAR_GAVE_UP
 from octavo.types.step import GrammarOutput
 
 Result = TypeVar("Result")
+logger = get_logger(__name__)
 
 _MAX_KEPT_GRAMMARS = 256
 _MAX_KEPT_CHARS = 2**20  # of their sources; compiled, a grammar takes 50 to 200 times as much
@@ -54,6 +56,7 @@ class _Place:
     num_ahead: how many of these the matcher has taken; None once it could not
     recent: as many of the latest tokens as it takes to recognise the end
     keeps_going: the end-of-sequence ids do not end the request, and are not allowed while anything else is
+    failure: what the matcher raised: it is of no more use, and neither asked nor advanced again
     """
 
     matcher: Matcher
@@ -63,6 +66,21 @@ class _Place:
     num_started: int = 0
     num_ahead: int | None = 0
     recent: list[int] = field(default_factory=list)
+    failure: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why the matcher can go no further; None while it can."""
+        return self.failure or self.matcher.error
+
+    @contextlib.contextmanager
+    def failing_alone(self) -> Iterator[None]:
+        """Keep what the matcher raises to this request, which it ends."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("a grammar failed, which ends its request")
+            self.failure = f"{type(error).__name__}: {error}"
 
     @property
     def is_reasoning(self) -> bool:
@@ -174,7 +192,9 @@ class StructuredOutputManager:
         del self._arriving[request_id]
         try:
             self._places[request_id] = arriving.result()
-        except GrammarError as error:
+        except Exception as error:
+            if not isinstance(error, GrammarError):
+                logger.exception("a grammar failed, which ends its request")
             raise InvalidRequestError(f"{GRAMMAR_GAVE_UP}{error}", "structured_outputs") from None
         return True
 
@@ -183,12 +203,16 @@ class StructuredOutputManager:
         if self._started is not None:  # of a step that failed: its thread must be done with the matchers
             self._started[1].result()
             self._started = None
-        return self._places[request.request_id].take(token_id)
+        place = self._places[request.request_id]
+        progress = GrammarProgress.REJECTED
+        with place.failing_alone():
+            progress = place.take(token_id)
+        return progress
 
     def error(self, request: GrammarRequest) -> str | None:
         """Say why the request's grammar can go no further; None while it can, and for a request that is unknown."""
         place = self._places.get(request.request_id)
-        return None if place is None else place.matcher.error
+        return None if place is None else place.error
 
     def valid_drafts(self, request: GrammarRequest, token_ids: Sequence[int]) -> list[int]:
         """Return the longest prefix of proposals that the grammar allows; while a model reasons, up to its end."""
@@ -197,7 +221,10 @@ class StructuredOutputManager:
             return []
         if place.is_reasoning:
             return list(token_ids[: place.num_reasoning(token_ids)])
-        return list(token_ids[: place.matcher.num_valid(token_ids)])
+        num_valid = 0
+        with place.failing_alone():
+            num_valid = place.matcher.num_valid(token_ids)
+        return list(token_ids[:num_valid])
 
     def release(self, request: GrammarRequest) -> None:
         """Forget a request; it may be unknown."""
@@ -233,15 +260,21 @@ class StructuredOutputManager:
         masks = np.zeros((sum(map(len, drafts)) + len(places), self._num_words), np.int32)
         backend = self._ready_backend()
         if len(masks) == len(places):
-            backend.fill_masks([place.matcher for place in places], masks)
-            for place, row in zip(places, masks, strict=True):
-                self._finish_row(place, row)
-            return masks
+            try:
+                backend.fill_masks([place.matcher for place in places], masks)
+                for place, row in zip(places, masks, strict=True):
+                    self._finish_row(place, row)
+                return masks
+            except Exception:  # one by one, to see whose it is
+                masks[:] = 0
         first = 0
         for place, tokens in zip(places, drafts, strict=True):
-            num_rows = len(tokens) + 1
-            self._fill_drafts(backend, place, tokens, masks[first : first + num_rows])
-            first += num_rows
+            rows = masks[first : first + len(tokens) + 1]
+            with place.failing_alone():
+                self._fill_drafts(backend, place, tokens, rows)
+            if place.failure is not None:
+                rows[:] = 0
+            first += len(rows)
         return masks
 
     def _fill_drafts(self, backend: Backend, place: _Place, drafts: Sequence[int], rows: Bitmask) -> None:
@@ -258,7 +291,7 @@ class StructuredOutputManager:
             place.matcher.rollback(num_taken)
 
     def _finish_row(self, place: _Place, row: Bitmask) -> None:
-        if place.matcher.error is not None:
+        if place.error is not None:
             row[:] = 0  # nothing can be sampled, which ends the request; `error` says why
             return
         if place.reasoning_start is not None:

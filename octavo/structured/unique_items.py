@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.structured.backend import Backend, Bitmask, Matcher
-from octavo.structured.json_reading import NUMBER_ENDS, WHITESPACE, Frame, JsonReading
+from octavo.structured.json_reading import MAX_DEPTH, NUMBER_ENDS, WHITESPACE, Frame, JsonReading
 from octavo.structured.json_schema.places import Place
 from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
@@ -30,6 +30,7 @@ class TokenTables:
     """A vocabulary by what its tokens may end.
 
     quoting: a string; ending: a value, where no string is open; opening: they begin an array and may end an item of it
+    nesting: they begin an array or an object; deepest: how many one token may begin
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -37,10 +38,12 @@ class TokenTables:
         self.texts = [b"" if i in special else token for i, token in enumerate(vocabulary.tokens)]
         self.quoting = self._ids(re.compile(rb'"'))
         self.ending = self._ids(re.compile(rb'(?s)[,\]}\s]|".*"'))
+        self.nesting = self._ids(re.compile(rb"[\[{]"))
         self.opening = self._ids(re.compile(rb"(?s)\[.*,"))
         self.is_text = np.array([bool(text) for text in self.texts])
         self.first_bytes = np.array([text[0] if text else 0 for text in self.texts], np.uint8)
         self.longest = max(map(len, self.texts), default=0)
+        self.deepest = max((text.count(b"[") + text.count(b"{") for text in self.texts), default=0)
         self._id_of: dict[bytes, int] = {}
         self._twins: dict[bytes, list[int]] = {}
         for token_id in np.flatnonzero(self.is_text).tolist():
@@ -83,7 +86,11 @@ class UniqueItemsMatcher:
             return False
         self._token_ids.append(token_id)
         if not self.reading.read(self._texts[token_id]):
-            self._error = "an item of an array equals an earlier one, which the keyword 'uniqueItems' forbids"
+            self._error = (
+                "an item of an array equals an earlier one, which the keyword 'uniqueItems' forbids"
+                if len(self.reading.frames) <= MAX_DEPTH
+                else f"with the keyword 'uniqueItems' values nest at most {MAX_DEPTH} levels"
+            )
         return self._error is None
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
@@ -162,7 +169,7 @@ class _Restriction:
                 self.words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
 
     def candidates(self) -> list[int]:
-        """Return the allowed tokens that may end an item, and those that go on like an earlier one."""
+        """Return the allowed tokens that may end an item, and those that go on like an earlier one, or too deep."""
         if not self.reading.is_within_unique:
             ids = self.tables.opening
         else:
@@ -174,6 +181,8 @@ class _Restriction:
                 for text in frame.beginning_like(beginning):
                     rest = text[len(beginning) : len(beginning) + self.tables.longest]
                     likely.update(rest[:end] for end in range(1, len(rest) + 1))
+        if len(self.reading.frames) + self.tables.deepest > MAX_DEPTH and not self.reading.is_in_string:
+            ids = np.concatenate([ids, self.tables.nesting])
         more = [token_id for text in likely for token_id in self.tables.spellings(text)]
         return sorted({*self.allowed(ids), *self.allowed(np.array(more, np.intp))})
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import InvalidRequestError
+from octavo.structured.guidance import GuidanceMatcher
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.manager import StructuredOutputManager
 from octavo.structured.source import lark_spec
@@ -190,6 +191,55 @@ def test_grammar_that_gets_too_costly_allows_nothing_and_says_why():
     assert masks(manager, "a", "b") == [set(), {ord("x")}]
     assert manager.error(costly) and manager.error(cheap) is None
     manager.close()
+
+
+class Raising:
+    """A matcher of which some methods raise."""
+
+    def __init__(self, inner, *broken: str) -> None:
+        self.inner, self.broken = inner, broken
+
+    def __getattr__(self, name: str):
+        if name in self.broken:
+            raise RecursionError("too deep")
+        return getattr(self.inner, name)
+
+
+def test_a_matcher_that_raises_ends_its_own_request_only(manager: StructuredOutputManager):
+    """Whatever is asked of it: masks, with and without drafts, a token, drafts, and its place again."""
+    good = request("good", "x+")
+    arrive(manager, good)
+    for broken in ("inner", "accept", "num_valid", "rollback"):
+        bad = request(broken, "a+")
+        arrive(manager, bad)
+        matcher = manager._places[broken].matcher
+        manager._places[broken].matcher = Raising(matcher, broken)
+        drafts = {broken: spell("aa")}
+        if broken == "inner":
+            manager._places[broken].matcher = object()  # the backend does not know what it is
+            assert masks(manager, broken, "good") == [set(), {ord("x")}]
+        elif broken == "accept":
+            assert manager.accept(bad, ord("a")) is REJECTED
+        elif broken == "num_valid":
+            assert manager.valid_drafts(bad, spell("aa")) == []
+        else:
+            assert masks(manager, broken, "good", drafts=drafts) == [set(), set(), set(), {ord("x")}]
+        assert manager.error(bad) and manager.error(good) is None
+        assert masks(manager, broken, "good") == [set(), {ord("x")}]
+        manager.release(bad)
+    assert manager.accept(good, ord("x")) is CONTINUES
+
+
+def test_a_matcher_that_raises_while_its_place_is_sought_again_ends_its_request(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    def too_deep(*_: object) -> bool:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(GuidanceMatcher, "accept", too_deep)
+    with pytest.raises(InvalidRequestError, match="too deep"):
+        arrive(manager, request("a", "x+", all_token_ids=[1, 2, 3, ord("x")]))
+    arrive(manager, request("b", "x+"))
 
 
 def test_released_requests_are_forgotten(manager: StructuredOutputManager):

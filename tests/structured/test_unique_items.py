@@ -145,6 +145,24 @@ def test_a_repeated_item_is_no_valid_draft_and_an_error(backend: Backend) -> Non
     assert other.is_complete and not matcher.is_complete
 
 
+def test_values_within_each_other_without_end_are_not_read_for_ever(backend: Backend) -> None:
+    rule = {"type": "array", "items": {"$ref": "#/$defs/r"}, "maxItems": 1}
+    within = {"type": "array", "uniqueItems": True, "maxItems": 2, "items": {"$ref": "#/$defs/r"}}
+    matcher = begin(backend, {"$defs": {"r": rule}, **within})
+    blind = matcher.copy()  # of a request whose tokens are given
+    assert not all(blind.accept(ord("[")) for _ in range(2000))
+    assert "levels" in str(blind.error)
+    num_open = 0
+    while ord("[") in allowed(backend, matcher) and num_open < 2000:
+        assert matcher.accept(ord("["))
+        num_open += 1
+    assert 100 < num_open < 2000
+    for _ in range(num_open - 1):
+        assert ord("]") in allowed(backend, matcher)
+        assert matcher.accept(ord("]"))
+    assert all(map(matcher.accept, b",[]]")) and matcher.is_complete
+
+
 def test_structural_tags_cannot_remember(backend: Backend) -> None:
     tag = {"format": {"type": "json_schema", "json_schema": SCHEMAS["booleans"]}}
     with pytest.raises(GrammarError, match="uniqueItems"):
