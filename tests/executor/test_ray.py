@@ -21,7 +21,7 @@ PROMPTS = [[5, 6, 7], list(range(20, 60)), [9]]
 def cluster():
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, configure_logging=False)
     yield ray
     ray.shutdown()
 

@@ -142,7 +142,7 @@ def test_tying_defaults_are_those_of_each_architecture() -> None:
         ("Qwen2ForCausalLM", {"use_mrope": True}, "use_mrope"),
         ("Phi3ForCausalLM", {"lm_head_bias": True}, "lm_head_bias"),
         ("Qwen2ForCausalLM", {"dual_chunk_attention_config": {"chunk_size": 4}}, "dual_chunk_attention_config"),
-        ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "pooling"),
         ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ("Starcoder2ForCausalLM", {"norm_type": "rms_norm"}, "norm_type"),
         ("Olmo2ForCausalLM", {"clip_qkv": 8.0}, "clip_qkv"),

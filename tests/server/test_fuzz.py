@@ -83,6 +83,7 @@ SCORED = {path: {"text_1": "a", "text_2": ["b", "c"]} for path in SCORE_PATHS}
 RANKED = {path: {"query": "a", "documents": ["b", "c"]} for path in RERANK_PATHS}
 EMBEDDED = {"/v1/embeddings": {"input": "a b"}, "/pooling": {"input": "a"}, "/v2/embed": {"texts": ["a"]}}
 CLASSIFIED = {"/classify": {"input": "a"}}
+SWITCHED_OFF = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 POOLED: dict[str, dict[str, Any]] = {**EMBEDDED, **CLASSIFIED, **SCORED, **RANKED}
 
 
@@ -114,7 +115,7 @@ def test_no_mangled_request_breaks_the_server(fuzzed: Server, fuzzed_poolers: di
         assert reply.status in STATUSES, (bytes(body), reply.body)
         num_accepted += reply.status == 200
         assert reply.status == 200 or reply.json["error"]["message"]
-    assert num_accepted > 10, "the fuzzer should also reach the engine"
+    assert num_accepted > 10 or path in SWITCHED_OFF, "the fuzzer should also reach the engine"
     assert fuzzed.get("/health").status == 200
 
 
