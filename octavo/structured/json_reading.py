@@ -11,6 +11,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from octavo.structured.json_schema.places import Place
 from octavo.structured.json_schema.values import value_key
@@ -65,7 +66,10 @@ class Frame:
 
 
 class JsonReading:
-    """How far an answer has been read. text: the answer without white space between its tokens."""
+    """How far an answer has been read.
+
+    text: the answer without white space between its tokens, each number that has ended in one spelling of its value
+    """
 
     __slots__ = ("_mode", "_places", "_reads_name", "_token_start", "frames", "text")
 
@@ -90,6 +94,12 @@ class JsonReading:
         return self._mode in (_Mode.STRING, _Mode.ESCAPE)
 
     @property
+    def number(self) -> bytes:
+        """What there is of the number that is being read; empty outside of one."""
+        text = bytes(self.text[self._token_start :]) if self._mode is _Mode.BARE else b""
+        return b"" if text[:1].isalpha() else text
+
+    @property
     def is_within_unique(self) -> bool:
         return any(frame.is_unique for frame in self.frames)
 
@@ -102,9 +112,14 @@ class JsonReading:
             self.text.append(byte)
             return self._read_in_string(byte)
         if self._mode is _Mode.BARE:
+            number = self.number
             if byte not in NUMBER_ENDS:
+                if number and byte in b"eE" and self.is_within_unique:
+                    return False  # 1e1, 10e0, 0e9: more spellings than anyone could look through
                 self.text.append(byte)
                 return bytes(self.text[self._token_start :]) not in _LITERALS or self._end_value()
+            if number:
+                self.text[self._token_start :] = plain_number(number)
             if not self._end_value():
                 return False
         if byte in WHITESPACE:
@@ -169,7 +184,7 @@ class JsonReading:
         frame = self.frames[-1]
         text = bytes(self.text[frame.start :])
         # a string has only one spelling here, see GUIDANCE_OPTIONS
-        key = text if text.startswith(b'"') else value_key(json.loads(text, parse_int=_integer))
+        key = text if text.startswith(b'"') else value_key(json.loads(text))
         if key in frame.keys:
             return False
         at = bisect_left(frame.texts, text)
@@ -178,9 +193,12 @@ class JsonReading:
         return True
 
 
-def _integer(text: str) -> int | float:
-    """Read an integer as readers with doubles do, where these cannot tell it from its neighbours."""
-    return int(text) if len(text) < 16 else float(text)
+def plain_number(text: bytes) -> bytes:
+    """Return the one spelling of what readers with doubles take a number for, if it ends so or in zeros behind it."""
+    if len(text) < 16 and text.isdigit():
+        return text
+    value = float(text if text[-1:].isdigit() else text + b"0")
+    return (str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}").encode()
 
 
 def _items_below(places: Sequence[Place], index: int) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.structured.backend import Backend, Bitmask, Matcher
-from octavo.structured.json_reading import MAX_DEPTH, NUMBER_ENDS, WHITESPACE, Frame, JsonReading
+from octavo.structured.json_reading import MAX_DEPTH, NUMBER_ENDS, WHITESPACE, Frame, JsonReading, plain_number
 from octavo.structured.json_schema.places import Place
 from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
@@ -24,6 +24,10 @@ Ids = NDArray[np.intp]
 _MAX_LOOK_AHEAD = 200  # bytes that can only go one way; behind more, an item may turn out to have no end
 _WHITESPACE = frozenset(WHITESPACE)
 _NOTHING: frozenset[int] = frozenset()
+_DIGITS = frozenset(b"0123456789")
+_UNCLEAR = frozenset(b"-.0eE")  # with these a number may go on to nothing but another spelling of it: -0, 1.0
+_MAX_DIGITS = 15  # numbers with more may be the same double
+_MAX_DECIMALS = 20  # more than any bound has
 
 
 class TokenTables:
@@ -31,6 +35,7 @@ class TokenTables:
 
     quoting: a string; ending: a value, where no string is open; opening: they begin an array and may end an item of it
     nesting: they begin an array or an object; deepest: how many one token may begin
+    turning: behind them a number may have no value of its own any more; counting: digits of numbers
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -38,6 +43,9 @@ class TokenTables:
         self.texts = [b"" if i in special else token for i, token in enumerate(vocabulary.tokens)]
         self.quoting = self._ids(re.compile(rb'"'))
         self.ending = self._ids(re.compile(rb'(?s)[,\]}\s]|".*"'))
+        self.turning = self._ids(re.compile(rb"(?:[-+.]|(?:^|\d)[eE])\d*$|0$"))
+        self.counting = self._ids(re.compile(rb"^[\d.]*\d$"))
+        self.most_digits = max((len(self.texts[token_id]) for token_id in self.counting), default=0)
         self.nesting = self._ids(re.compile(rb"[\[{]"))
         self.opening = self._ids(re.compile(rb"(?s)\[.*,"))
         self.is_text = np.array([bool(text) for text in self.texts])
@@ -174,6 +182,9 @@ class _Restriction:
             ids = self.tables.opening
         else:
             ids = self.tables.quoting if self.reading.is_in_string else self.tables.ending
+            if not self.reading.is_in_string:
+                is_long = len(self.reading.number) + self.tables.most_digits > _MAX_DIGITS
+                ids = np.concatenate([ids, self.tables.turning, self.tables.counting[: None if is_long else 0]])
         likely: set[bytes] = set()
         for frame in self.reading.frames:
             if frame.awaits_item and frame.texts:
@@ -200,22 +211,26 @@ class _Restriction:
         frame = after.frames[depth]
         beginning = bytes(after.text[frame.start :])
         alike = frame.beginning_like(beginning)
-        if not alike or len(token_ids) > _MAX_LOOK_AHEAD:
+        number = after.number
+        plain = beginning[: len(beginning) - len(number)] + plain_number(number) if number else beginning
+        ended = frame.beginning_like(plain) if number else ()  # like it, if the number ends here
+        ended = tuple(text for text in ended if text == plain or text[len(plain)] in NUMBER_ENDS)
+        if not (alike or ended) or len(token_ids) > _MAX_LOOK_AHEAD:
             return True
         following = self.following(frame, beginning, token_ids) - (_NOTHING if after.is_in_string else _WHITESPACE)
-        is_alone = not any(inner.is_unique for inner in after.frames[depth + 1 :])
-        if is_alone and len(following) > len(alike) + len(NUMBER_ENDS):
-            return True  # each of them takes one byte away, a number those that may end it
         taken = {text[len(beginning)] for text in alike if text != beginning}
-        if alike[0] == beginning:  # a number, which ends with what is behind it
-            taken |= NUMBER_ENDS
-        if is_alone and following - taken:
+        taken.update(*([text[len(plain)]] if text != plain else NUMBER_ENDS for text in ended))
+        unclear = _NOTHING if after.is_in_string else _UNCLEAR | _DIGITS if len(number) >= _MAX_DIGITS else _UNCLEAR
+        if is_spent(number) and following & NUMBER_ENDS:
+            following -= _DIGITS
+        is_alone = not any(inner.is_unique for inner in after.frames[depth + 1 :])
+        if is_alone and following - taken - unclear:
             return True
         for byte in sorted(following):
             further = after.copy()
             if further.read(bytes([byte])):
                 spelled = self.tables.spellings(bytes([byte]))  # without a token for the byte nobody can look further
-                inside = depth if byte in taken else depth + 1
+                inside = depth if byte in taken | unclear else depth + 1
                 if not spelled or self.have_ways(further, inside, (*token_ids, spelled[0])):
                     return True
         return False
@@ -229,3 +244,10 @@ class _Restriction:
                 matcher.accept(token_id)
             known = frame.ways[frame.kind_of_item, beginning] = self.backend.following_bytes(matcher)
         return known
+
+
+def is_spent(number: bytes) -> bool:
+    """Tell whether more digits may leave a number's value, as a double, what it is."""
+    whole, _, decimals = number.partition(b".")
+    num_digits = len((whole + decimals).lstrip(b"-0").rstrip(b"0"))
+    return bool(decimals) and (num_digits >= _MAX_DIGITS or len(decimals) > _MAX_DECIMALS)

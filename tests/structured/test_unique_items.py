@@ -116,6 +116,94 @@ def test_random_answers_are_valid_and_come_to_an_end(backend: Backend, name: str
     assert len(texts) > 1
 
 
+NUMBERS: list[tuple[dict[str, Any], int]] = [
+    ({"type": "number", "multipleOf": 0.5, "minimum": 0, "maximum": 1}, 3),
+    ({"type": "number", "multipleOf": 0.5, "minimum": -0.4, "maximum": 1}, 3),
+    ({"type": "number", "multipleOf": 0.25, "minimum": -1, "maximum": 0}, 4),
+    ({"type": "number", "multipleOf": 2, "minimum": -2, "maximum": 2}, 3),
+    ({"type": "number", "minimum": 0, "maximum": 0.5}, 9),
+    ({"type": "number", "minimum": 1, "maximum": 1}, 1),
+    ({"type": "number", "minimum": 0.123456789012344, "maximum": 0.123456789012345}, 2),
+    ({"type": "number"}, 9),
+    ({"type": "integer", "minimum": -1, "maximum": 1}, 3),
+    ({"type": "integer", "minimum": 9, "maximum": 12}, 4),
+    ({"type": "integer", "minimum": 2**53, "maximum": 2**53 + 4}, 3),
+    ({"enum": [0, 0.5, 1, -1, 10]}, 5),
+]
+OTHERS: list[tuple[dict[str, Any], int]] = [
+    ({"type": "boolean"}, 2),
+    ({"enum": ["a", "b", None, True, 0]}, 5),
+    ({"enum": ["é", '"', "\\", "\n", ""]}, 5),
+    ({"type": "string", "pattern": "^[ab]{1,2}$"}, 6),
+    ({"type": "string", "maxLength": 2}, 9),
+    ({"type": ["null", "string"], "maxLength": 0}, 2),
+]
+
+
+def random_items(chooser: random.Random, depth: int = 0) -> tuple[dict[str, Any], int]:
+    """Return a schema, and how many values it has at least."""
+    kind = chooser.randrange(8) if depth < 2 else chooser.randrange(5)
+    if kind < 5:
+        return chooser.choice(NUMBERS if kind < 3 else OTHERS)
+    schema, count = random_items(chooser, depth + 1)
+    if kind == 5:
+        low = chooser.randint(0, min(count, 2))
+        high = chooser.randint(max(low, 1), 3)
+        array = {"type": "array", "uniqueItems": True, "items": schema, "minItems": low, "maxItems": high}
+        return array, count if low <= 1 else 1
+    other, other_count = random_items(chooser, depth + 1)
+    if kind == 6:
+        return {"anyOf": [schema, other]}, max(count, other_count)
+    required = chooser.choice([["a"], ["b", "a"], []])
+    named = {"type": "object", "additionalProperties": False, "required": required}
+    return {**named, "properties": {"b": other, "a": schema}}, max(count, other_count if "b" in required else 0)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_beginning_is_a_dead_end_whatever_the_items_are(backend: Backend, part: int) -> None:
+    """Items of few values, most of which are needed, in all spellings; those that lead nowhere are liked best."""
+    num_ended = 0
+    for seed in range(part * 100, part * 100 + 100):
+        chooser = random.Random(seed)
+        items, count = random_items(chooser)
+        low = max(count - chooser.randrange(2), 1)
+        schema = {"type": "array", "uniqueItems": True, "items": items, "minItems": low, "maxItems": low + 2}
+        matcher, text = begin(backend, schema), ""
+        while not matcher.is_complete and len(text) < 400:
+            ids = allowed(backend, matcher)
+            assert ids, (schema, text)
+            patience = 1 / (1 + len(text) / 30)
+            liked = [i for i in ids if chooser.random() < patience and text_of(i)[-1:] in ".0-e19"]
+            closing = [i for i in ids if chooser.random() > patience and (i == EOS or text_of(i)[:1] in '"]},')]
+            token_id = chooser.choice(closing or liked or ids)
+            if token_id == EOS:
+                break
+            assert matcher.accept(token_id), (schema, text, token_id)
+            text += bytes(backend.tables.texts[token_id]).decode("latin-1")  # type: ignore[attr-defined]
+        if len(text) < 400:
+            jsonschema.Draft202012Validator(schema).validate(json.loads(text.encode("latin-1")))
+            num_ended += 1
+    assert num_ended > 90
+
+
+@pytest.mark.parametrize(
+    ("items", "beginning", "lost"),
+    [
+        (NUMBERS[0][0], "[1,0.5,1", "."),
+        (NUMBERS[0][0], "[0,0.5,0", "."),
+        (NUMBERS[4][0], "[0.5,0.5", "0"),
+        (NUMBERS[1][0], "[0,", "-"),
+        (NUMBERS[7][0], "[0.1,0.1" + "0" * 15, "0"),
+        (NUMBERS[7][0], "[1", "e"),
+        ({"type": "object", "properties": {"a": NUMBERS[0][0]}, "additionalProperties": False}, '[{"a":1},{"a":1', "."),
+    ],
+)
+def test_one_value_in_two_spellings_is_no_way_on(backend: Backend, items: Any, beginning: str, lost: str) -> None:
+    matcher = begin(backend, {"type": "array", "uniqueItems": True, "items": items, "minItems": 3, "maxItems": 9})
+    assert all(map(matcher.accept, beginning.encode()))
+    assert not {*map(ord, lost)} & {*allowed(backend, matcher)}
+
+
 def test_only_what_repeats_an_item_is_forbidden(backend: Backend) -> None:
     strings = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
     matcher = begin(backend, strings)
