@@ -25,8 +25,8 @@ class Parameters:
     transposed: bool = False
 
     def vector(self, name: str, size: int) -> Float:
-        """Return a vector [size] float32."""
-        return self.source.get(name, (size,)).float32()
+        """Return a vector [size] float32, of its own: a view of the file would keep all pages around it mapped."""
+        return self.source.get(name, (size,)).float32().copy()
 
     def table(self, name: str, rows: int, columns: int, share: range | None = None) -> Weight:
         """Pack `name`.weight [rows, columns] as it is stored, or a share of its rows."""
