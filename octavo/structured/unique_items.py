@@ -22,12 +22,10 @@ from octavo.types.grammar import GrammarSpec
 Ids = NDArray[np.intp]
 
 _MAX_LOOK_AHEAD = 200  # bytes that can only go one way; behind more, an item may turn out to have no end
-_WHITESPACE = frozenset(WHITESPACE)
+_WHITESPACE, _DIGITS = frozenset(WHITESPACE), frozenset(b"0123456789")
 _NOTHING: frozenset[int] = frozenset()
-_DIGITS = frozenset(b"0123456789")
 _UNCLEAR = frozenset(b"-.0eE")  # with these a number may go on to nothing but another spelling of it: -0, 1.0
-_MAX_DIGITS = 15  # numbers with more may be the same double
-_MAX_DECIMALS = 20  # more than any bound has
+_MAX_DIGITS, _MAX_DECIMALS = 15, 20  # numbers with more digits may be the same double; no bound has more decimals
 
 
 class TokenTables:
@@ -94,11 +92,9 @@ class UniqueItemsMatcher:
             return False
         self._token_ids.append(token_id)
         if not self.reading.read(self._texts[token_id]):
-            self._error = (
-                "an item of an array equals an earlier one, which the keyword 'uniqueItems' forbids"
-                if len(self.reading.frames) <= MAX_DEPTH
-                else f"with the keyword 'uniqueItems' values nest at most {MAX_DEPTH} levels"
-            )
+            is_deep = len(self.reading.frames) > MAX_DEPTH
+            what = f"values nest at most {MAX_DEPTH} levels" if is_deep else "an item equals an earlier one"
+            self._error = f"keyword 'uniqueItems': {what}"
         return self._error is None
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
@@ -180,11 +176,12 @@ class _Restriction:
         """Return the allowed tokens that may end an item, and those that go on like an earlier one, or too deep."""
         if not self.reading.is_within_unique:
             ids = self.tables.opening
+        elif self.reading.is_in_string:
+            ids = self.tables.quoting
         else:
-            ids = self.tables.quoting if self.reading.is_in_string else self.tables.ending
-            if not self.reading.is_in_string:
-                is_long = len(self.reading.number) + self.tables.most_digits > _MAX_DIGITS
-                ids = np.concatenate([ids, self.tables.turning, self.tables.counting[: None if is_long else 0]])
+            is_long = len(self.reading.number) + self.tables.most_digits > _MAX_DIGITS
+            counting = self.tables.counting if is_long else self.tables.turning
+            ids = np.concatenate([self.tables.ending, self.tables.turning, counting])
         likely: set[bytes] = set()
         for frame in self.reading.frames:
             if frame.awaits_item and frame.texts:
@@ -213,13 +210,13 @@ class _Restriction:
         alike = frame.beginning_like(beginning)
         number = after.number
         plain = beginning[: len(beginning) - len(number)] + plain_number(number) if number else beginning
-        ended = frame.beginning_like(plain) if number else ()  # like it, if the number ends here
-        ended = tuple(text for text in ended if text == plain or text[len(plain)] in NUMBER_ENDS)
+        likely = frame.beginning_like(plain) if number else ()  # those that equal it, if the number ends here, are:
+        ended = [text for text in likely if text == plain or text[len(plain)] in NUMBER_ENDS]
         if not (alike or ended) or len(token_ids) > _MAX_LOOK_AHEAD:
             return True
         following = self.following(frame, beginning, token_ids) - (_NOTHING if after.is_in_string else _WHITESPACE)
         taken = {text[len(beginning)] for text in alike if text != beginning}
-        taken.update(*([text[len(plain)]] if text != plain else NUMBER_ENDS for text in ended))
+        taken.update(*(NUMBER_ENDS if text == plain else [text[len(plain)]] for text in ended))
         unclear = _NOTHING if after.is_in_string else _UNCLEAR | _DIGITS if len(number) >= _MAX_DIGITS else _UNCLEAR
         if is_spent(number) and following & NUMBER_ENDS:
             following -= _DIGITS
@@ -249,5 +246,5 @@ class _Restriction:
 def is_spent(number: bytes) -> bool:
     """Tell whether more digits may leave a number's value, as a double, what it is."""
     whole, _, decimals = number.partition(b".")
-    num_digits = len((whole + decimals).lstrip(b"-0").rstrip(b"0"))
-    return bool(decimals) and (num_digits >= _MAX_DIGITS or len(decimals) > _MAX_DECIMALS)
+    digits = (whole + decimals).strip(b"-0")
+    return bool(decimals) and (len(digits) >= _MAX_DIGITS or len(decimals) > _MAX_DECIMALS)
