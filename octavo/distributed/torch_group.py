@@ -92,7 +92,10 @@ class TorchGroup:
         self._exchange(np.zeros(1, np.float32), [(1,)] * self.size)
 
     def abort(self) -> None:
-        """Leave the world: connections break, and whoever waits for this rank is told."""
+        """Leave the world, so that connections break and whoever waits for this rank is told.
+
+        One that torchrun made stays: its others learn of a failure by their timeouts, or by torchrun.
+        """
         if self._leaves_world and self._dist.is_initialized():
             self._dist.destroy_process_group()
 
