@@ -214,22 +214,23 @@ function tokensOf(logprobs) {
 
 const details = new WeakMap(); // span -> token
 
-// The text is what counts; tokens divide it where they agree with it (held-back text makes them run ahead).
+// The text is what counts; tokens divide it where they agree with it: held-back text makes them run ahead, and the token that ends an
+// answer shows none.
 function show(answer, piece, tokens) {
   const scroller = document.querySelector(".scroll");
   const follows = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
-  if (tokens.map((token) => token.text).join("") === piece) {
-    for (const token of tokens) {
-      const span = element("span", "token", token.text);
-      details.set(span, token);
-      tint(span);
-      answer.append(span);
-    }
-  } else if (piece) {
-    const span = element("span", "token", piece);
-    if (tokens.length) details.set(span, tokens[tokens.length - 1]);
+  let rest = piece;
+  const append = (text, token) => {
+    const span = element("span", "token", text);
+    if (token) details.set(span, token);
+    tint(span);
     answer.append(span);
+    rest = rest.slice(text.length);
+  };
+  for (const token of tokens) {
+    if (token.text && rest.startsWith(token.text)) append(token.text, token);
   }
+  if (rest) append(rest, tokens[tokens.length - 1]);
   if (follows) scroller.scrollTop = scroller.scrollHeight;
 }
 
