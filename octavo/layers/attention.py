@@ -72,11 +72,15 @@ class Attention:
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]; stores this step's keys and values in the layer's cache."""
+        return self.attend(self.qkv(x, context.ops), positions, context)
+
+    def attend(self, projected: Float, positions: Int, context: ForwardContext) -> Float:
+        """projected: [T, (Q + 2 K) D], queries, keys and values as `qkv` gives them -> [T, H]."""
         ops = context.ops
         num_query, num_key = self.num_heads, self.num_kv_heads
         if self.qk_norm is not None:
             num_query, num_key = self.qk_norm.projected_heads(self.head_dim)
-        heads = self.qkv(x, ops).reshape(x.shape[0], num_query + num_key + self.num_kv_heads, self.head_dim)
+        heads = projected.reshape(projected.shape[0], num_query + num_key + self.num_kv_heads, self.head_dim)
         query, key = heads[:, :num_query], heads[:, num_query : num_query + num_key]
         value = heads[:, num_query + num_key :]
         if self.qk_norm is not None:

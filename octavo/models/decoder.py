@@ -48,6 +48,10 @@ class DecoderLayer:
         else:
             x, residual = self.input_norm.add(x, residual, ops)
         x = self.attention(x, positions, context)
+        return self.after_attention(x, residual, ops, output_rows)
+
+    def after_attention(self, x: Float, residual: Float, ops: Ops, output_rows: Int | None) -> tuple[Float, Float]:
+        """Return what the layer does, from the output of its attention and the residual stream, both [T, H]."""
         if output_rows is not None:
             x, residual = ops.take_rows(x, output_rows), ops.take_rows(residual, output_rows)
         x = _scaled(self.post_attention_norm(x, ops), self.residual_scale, ops)
@@ -85,14 +89,17 @@ class Decoder:
         ops = context.ops
         x = self._enter(token_ids, positions, context)
         residual: Float | None = None
-        for layer in self.layers[:-1]:
+        for index, layer in enumerate(self.layers[:-1]):
+            _tap(index, x, residual, context)
             x, residual = layer(x, residual, positions, context, None)
+        _tap(len(self.layers) - 1, x, residual, context)
         if self.final_norm is None:
             x, residual = self.layers[-1](x, residual, positions, context, None)
             return ops.add(x, residual)
         # After the last attention, tokens that nobody asks for have no more to give.
         x, residual = self.layers[-1](x, residual, positions, context, context.output_rows)
-        hidden, _ = self.final_norm.add(x, residual, ops)
+        hidden, stream = self.final_norm.add(x, residual, ops)
+        _tap(len(self.layers), stream, None, context)
         return hidden
 
     def _enter(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
@@ -109,6 +116,11 @@ class Decoder:
         assert self.lm_head is not None, "only the last stage gives logits"
         logits = _scaled(self.lm_head(hidden, ops), self.logits_scale, ops)
         return logits if self.logits_softcap is None else ops.softcap(logits, self.logits_softcap)
+
+
+def _tap(layer: int, x: Float, residual: Float | None, context: ForwardContext) -> None:
+    if layer in context.taps:
+        context.tapped.append(x if residual is None else context.ops.add(x, residual))
 
 
 def _scaled(x: Float, factor: float, ops: Ops) -> Float:

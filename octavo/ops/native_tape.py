@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,9 @@ class NativeTape:
                 adapter_slots=recorded_ids(3, TOKENS) if limits.takes_adapters else None,
                 output_adapter_slots=recorded_ids(4, ROWS) if limits.takes_adapters else None,
             )
-            return functions.forward(ops, inputs)
+            hidden = functions.forward(ops, inputs)
+            recording.tapped = cast("list[RecordedArray]", inputs.tapped)
+            return hidden
 
         capacity = {TOKENS: limits.max_tokens, ROWS: limits.max_output_rows}
         self._takes_adapters = limits.takes_adapters
@@ -75,11 +77,13 @@ class NativeTape:
         ids = [inputs.token_ids, inputs.positions, inputs.output_rows]
         if self._takes_adapters:
             ids += adapter_slots(inputs)
-        return self._forward.replay(num_rows, ids, arguments, groups)
+        hidden, *tapped = self._forward.replay(num_rows, ids, arguments, groups)
+        inputs.tapped += tapped
+        return hidden
 
     def logits(self, hidden: Float) -> Float:
         assert self._logits is not None, "another stage computes the logits"
-        return self._logits.replay([0, len(hidden)], [], [hidden], [])
+        return self._logits.replay([0, len(hidden)], [], [hidden], [])[0]
 
     def set_timing(self, on: bool) -> None:
         """Measure every call from now on, starting from zero."""
@@ -121,14 +125,18 @@ class _NativeRecording:
             handed_on = (_is_handed_on(recording, position),) if call.name == "all_gather" else ()
             getattr(self.tape, call.name)(*views, *call.constants, *handed_on)
         assert recording.result is not None
-        self._result = recording.result
-        self._result_slot = placement.slot_of[recording.result.buffer.index]
+        read = [array.buffer for array in (recording.result, *recording.tapped)]
+        self._read = [(placement.slot_of[buffer.index], buffer.dimension.index, buffer.width) for buffer in read]
 
-    def replay(self, num_rows: list[int], ids: list[Int], arguments: list[Float], groups: list[list[Any]]) -> Float:
-        offset = self.tape.replay(num_rows, ids, arguments, groups)[self._result_slot]
-        rows = num_rows[self._result.buffer.dimension.index]
-        width = self._result.buffer.width
-        return self._arena[offset : offset + rows * width].reshape(rows, width)
+    def replay(
+        self, num_rows: list[int], ids: list[Int], arguments: list[Float], groups: list[list[Any]]
+    ) -> list[Float]:
+        """Return the function's result, and what else of it is read."""
+        offsets = self.tape.replay(num_rows, ids, arguments, groups)
+        return [
+            self._arena[offsets[slot] : offsets[slot] + num_rows[dimension] * width].reshape(num_rows[dimension], width)
+            for slot, dimension, width in self._read
+        ]
 
 
 def _is_handed_on(recording: Recording, position: int) -> bool:

@@ -119,12 +119,13 @@ class RecordedCall:
 
 @dataclass
 class Recording:
-    """The calls of one function, its arguments' buffers first, and its result."""
+    """The calls of one function, its arguments' buffers first, its result, and what else of it is read."""
 
     buffers: list[Buffer] = field(default_factory=list)
     num_arguments: int = 0
     calls: list[RecordedCall] = field(default_factory=list)
     result: RecordedArray | None = None
+    tapped: list[RecordedArray] = field(default_factory=list)
 
     def new_buffer(self, dimension: Dimension, width: int) -> Buffer:
         buffer = Buffer(len(self.buffers), dimension, width)
@@ -176,7 +177,8 @@ def place_buffers(recording: Recording) -> Placement:
         for array in (*call.inputs, *call.outputs):
             last_use[array.buffer.index] = position
     assert recording.result is not None
-    last_use[recording.result.buffer.index] = len(recording.calls)
+    for array in (recording.result, *recording.tapped):
+        last_use[array.buffer.index] = len(recording.calls)
 
     slots: list[tuple[Dimension, int]] = [
         (buffer.dimension, buffer.width) for buffer in recording.buffers[: recording.num_arguments]

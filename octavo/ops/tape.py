@@ -7,7 +7,7 @@ it could be a device graph. Whoever replays cannot tell; results equal those of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ class ForwardInputs:
     output_rows: [R] int32, the tokens whose hidden states are wanted
     metadata: one per KV cache group
     hidden: [T, H], what the stage before has computed; None where there is none
+    tapped: filled by the forward: hidden states that it passes by and somebody reads, valid as long as its result
     adapter_slots: [T] int32, see `Ops.add_adapters`; None: no row has an adapter; output_adapter_slots: [R], of those
     """
 
@@ -36,6 +37,7 @@ class ForwardInputs:
     hidden: Float | None = None
     adapter_slots: Int | None = None
     output_adapter_slots: Int | None = None
+    tapped: list[Float] = field(default_factory=list)
 
 
 def adapter_slots(inputs: ForwardInputs) -> tuple[Int, Int]:

@@ -34,11 +34,13 @@ def bind_model(
     limits: TapeLimits | None,
     gives_logits: bool = True,
     adapter_rows: AdapterRows | None = None,
+    taps: tuple[int, ...] = (),
 ) -> BoundModel:
     """Bind the model to its caches; with `limits` record it, where the backend can.
 
     layer_groups: names of the layers of each KV cache group; one without names where there is no cache
     adapter_rows: of a model with room for adapters
+    taps: see ForwardContext; what is tapped goes into the inputs' `tapped`
     """
 
     def forward(ops: Ops, inputs: ForwardInputs) -> Float:
@@ -50,7 +52,9 @@ def bind_model(
         if adapter_rows is not None:
             adapter_rows.tokens, adapter_rows.outputs = adapter_slots(inputs)
         query_start = inputs.metadata[0].query_start
-        context = ForwardContext(ops, kv_caches, metadata, inputs.output_rows, query_start, inputs.hidden)
+        context = ForwardContext(
+            ops, kv_caches, metadata, inputs.output_rows, query_start, inputs.hidden, taps, inputs.tapped
+        )
         return model.forward(inputs.token_ids, inputs.positions, context)
 
     def logits(ops: Ops, hidden: Float) -> Float:

@@ -13,6 +13,7 @@ from octavo.models.interface import CausalLM
 from octavo.ops.interface import Float, Ops
 from octavo.ops.select import native_facts
 from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
+from octavo.worker.bound_model import bind_model
 from tests.models.harness import TINY, PagedRun, TapedRun, build, random_chunks, random_model
 from tests.models.test_architectures import CONFIGS
 
@@ -160,3 +161,28 @@ def test_what_cannot_be_recorded_is_an_error_that_names_the_way_out(native: Ops,
     with pytest.raises(UnsupportedError, match=message) as caught:
         native.capture(ModelFunctions(forward, function), TapeLimits(8, 8, 8, 64, 0))
     assert "enforce_eager=True" in str(caught.value)
+
+
+def test_tapped_layers_come_back_beside_the_result(native: Ops) -> None:
+    """What enters layers 0 and 1 for every token, and what leaves the last for the wanted rows; the same both ways."""
+    model = build(random_model(LlamaConfig(**{**TINY, "num_hidden_layers": 3})), native)
+    seen = {}
+    for name, limits in (("ops", None), ("tape", TapeLimits(64, 64, 64, 64, 3))):
+        run = PagedRun(model, native)
+        bound = bind_model(model, native, run.caches, [(layer,) for layer in run.specs], limits, taps=(0, 1, 3))
+
+        def compute(token_ids, positions, metadata, run=run, bound=bound, name=name):
+            rows = np.array([9, 4], np.int32)
+            inputs = ForwardInputs(token_ids, positions, rows, [metadata[layer] for layer in run.specs])
+            hidden = bound.forward(inputs)
+            seen[name] = [hidden.copy(), *(array.copy() for array in inputs.tapped)]
+            return hidden
+
+        run.compute = compute
+        run.step({"row": list(range(10))})
+    for by_op, taped in zip(seen["ops"], seen["tape"], strict=True):
+        assert np.array_equal(by_op, taped)
+    hidden, embedded, entering, leaving = seen["tape"]
+    assert np.array_equal(embedded, model.embedding(np.arange(10, dtype=np.int32), native))
+    assert entering.shape == (10, 64) and not np.array_equal(entering, embedded)
+    assert np.array_equal(model.final_norm(leaving, native), hidden)
