@@ -2,6 +2,7 @@
 #include "attention.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
@@ -82,13 +83,24 @@ void check_query_start(const std::int32_t* query_start, std::int64_t count, std:
     }
 }
 
+namespace {
+
+// How many of a row's `count` tokens the cache has.
+std::int64_t num_dealt(const DealtTokens& dealt, std::int64_t count) {
+    const std::int64_t round = dealt.run * dealt.num_parts;
+    return count / round * dealt.run + std::clamp<std::int64_t>(count % round - dealt.part * dealt.run, 0, dealt.run);
+}
+
+}  // namespace
+
 void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
-                std::int64_t window) {
+                std::int64_t window, const DealtTokens& dealt) {
     check_query_start(rows.query_start, rows.count, num_tokens);
     for (std::int64_t row = 0; row < rows.count; ++row) {
         const std::int64_t num_queries = std::int64_t{rows.query_start[row + 1]} - rows.query_start[row];
         const std::int64_t seq_len = rows.seq_lens[row];
-        if (seq_len < num_queries || seq_len > rows.block_table.columns * block_size) {
+        const std::int64_t num_keys = num_dealt(dealt, seq_len);
+        if (seq_len < num_queries || num_keys > rows.block_table.columns * block_size) {
             raise_value_error("seq_lens must lie between the row's queries (%lld) and its blocks (%lld of %lld keys), got %lld",
                               static_cast<long long>(num_queries), static_cast<long long>(rows.block_table.columns),
                               static_cast<long long>(block_size), static_cast<long long>(seq_len));
@@ -96,15 +108,42 @@ void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_
         if (num_queries == 0) continue;
         // Only blocks that some query of the row sees are read, so only these are looked at.
         const std::int64_t first_key = std::max<std::int64_t>(0, seq_len - num_queries - window + 1);
-        const std::int64_t last_block = (seq_len - 1) / block_size;
         const std::int32_t* blocks = rows.block_table.row(row);
-        for (std::int64_t i = first_key / block_size; i <= last_block; ++i) {
+        for (std::int64_t i = first_key / block_size; i * block_size < num_keys; ++i) {
             if (blocks[i] < 0 || blocks[i] >= num_blocks) {
                 raise_value_error("block_table must lie in 0..%lld, got %d in row %lld",
                                   static_cast<long long>(num_blocks - 1), blocks[i], static_cast<long long>(row));
             }
         }
     }
+}
+
+DealtTokens read_dealt(std::int64_t part, std::int64_t num_parts, std::int64_t run) {
+    if (part < 0 || part >= num_parts || run < 1) raise_value_error("part must be below num_parts, and a run at least one token");
+    return {part, num_parts, run};
+}
+
+std::vector<std::int64_t> first_heads(const std::optional<std::vector<std::int64_t>>& heads_of_kv, std::int64_t num_heads,
+                                      std::int64_t num_kv_heads) {
+    std::vector<std::int64_t> first{0};
+    if (!heads_of_kv) {
+        if (num_kv_heads == 0 || num_heads % num_kv_heads != 0) {
+            raise_value_error("query must have a multiple of %lld heads, got %lld", static_cast<long long>(num_kv_heads),
+                              static_cast<long long>(num_heads));
+        }
+        for (std::int64_t head = 0; head < num_kv_heads; ++head) first.push_back(first.back() + num_heads / num_kv_heads);
+        return first;
+    }
+    bool is_empty = false;
+    for (const std::int64_t count : *heads_of_kv) {
+        is_empty = is_empty || count < 1;
+        first.push_back(first.back() + count);
+    }
+    if (is_empty || static_cast<std::int64_t>(heads_of_kv->size()) != num_kv_heads || first.back() != num_heads) {
+        raise_value_error("heads_of_kv must divide %lld query heads among %lld key/value heads", static_cast<long long>(num_heads),
+                          static_cast<long long>(num_kv_heads));
+    }
+    return first;
 }
 
 std::int64_t window_or_none(std::optional<std::int64_t> sliding_window) {
@@ -140,13 +179,14 @@ std::vector<QueryTile> make_tiles(const AttentionCall& call) {
         const std::int64_t num_tokens = call.rows.query_start[row + 1] - start;
         const std::int64_t first_position = call.rows.seq_lens[row] - num_tokens;
         const std::int64_t tile_queries = call.rows.seq_lens[row] < kLongRow ? kQueriesPerTile : kQueriesPerLongTile;
-        const std::int64_t tile_tokens = std::max<std::int64_t>(1, tile_queries / call.heads_per_kv());
+        const std::int64_t most_heads = (call.query.shape[1] + call.cache.num_kv_heads - 1) / call.cache.num_kv_heads;
+        const std::int64_t tile_tokens = std::max<std::int64_t>(1, tile_queries / most_heads);
         // The row's last tokens see the most keys: they go first, so that no long tile is left for the end.
         for (std::int64_t end = num_tokens; end > 0; end -= std::min(end, tile_tokens)) {
             const std::int64_t begin = std::max<std::int64_t>(0, end - tile_tokens);
             const std::int64_t position = first_position + begin;
             const std::int64_t first_key = std::max<std::int64_t>(0, position - call.window + 1);
-            const std::int64_t end_span = (first_position + end - 1) / kSpan + 1;
+            const std::int64_t end_span = (num_dealt(call.dealt, first_position + end) - 1) / kSpan + 1;
             for (std::int64_t head = 0; head < call.cache.num_kv_heads; ++head) {
                 tiles.push_back({row, start + begin, end - begin, head, position, first_key / kSpan, end_span});
             }
@@ -158,14 +198,15 @@ std::vector<QueryTile> make_tiles(const AttentionCall& call) {
 AttentionShare make_share(const AttentionCall& call, const QueryTile& tile) {
     AttentionShare share;
     share.query = call.query.data + tile.first_token * call.query.stride[0] +
-                  tile.head * call.heads_per_kv() * call.query.stride[1];
+                  call.first_head[tile.head] * call.query.stride[1];
     share.token_stride = call.query.stride[0];
     share.head_stride = call.query.stride[1];
     share.num_tokens = tile.num_tokens;
-    share.num_heads = call.heads_per_kv();
+    share.num_heads = call.num_heads(tile.head);
     share.head_dim = call.cache.head_dim;
     share.first_position = tile.first_position;
-    share.num_keys = call.rows.seq_lens[tile.row];
+    share.num_keys = num_dealt(call.dealt, call.rows.seq_lens[tile.row]);
+    share.dealt = call.dealt;
     share.type = call.cache.type;
     share.keys = call.cache.keys(0, tile.head);
     share.block_stride = call.cache.block_stride;
@@ -174,7 +215,7 @@ AttentionShare make_share(const AttentionCall& call, const QueryTile& tile) {
     share.block_table = call.rows.block_table.row(tile.row);
     share.scale = call.scale;
     share.softcap = call.softcap;
-    share.slopes = call.slopes == nullptr ? nullptr : call.slopes + tile.head * call.heads_per_kv();
+    share.slopes = call.slopes == nullptr ? nullptr : call.slopes + call.first_head[tile.head];
     share.window = call.window;
     share.ahead = 0;
     share.scratch = nullptr;
@@ -187,20 +228,27 @@ AttentionState state_at(float* memory, std::int64_t num_queries) {
 }
 
 AttentionOutput output_of(const AttentionCall& call, const QueryTile& tile) {
-    const std::int64_t first_head = tile.head * call.heads_per_kv();
-    const std::int64_t token_stride = call.query.shape[1] * call.cache.head_dim;
-    return {call.out + tile.first_token * token_stride + first_head * call.cache.head_dim, token_stride,
-            call.sinks == nullptr ? nullptr : call.sinks + first_head};
+    const std::int64_t first_head = call.first_head[tile.head];
+    const std::int64_t width = call.head_width();
+    const std::int64_t token_stride = call.query.shape[1] * width;
+    return {call.out + tile.first_token * token_stride + first_head * width, token_stride, width,
+            call.sinks == nullptr ? nullptr : call.sinks + first_head, call.is_part};
 }
 
 void write_share(const AttentionShare& share, const AttentionState& state, const AttentionOutput& output) {
     for (std::int64_t query = 0; query < share.num_queries(); ++query) {
         const std::int64_t token = query / share.num_heads;
         const std::int64_t head = query % share.num_heads;
+        float* out = output.out + token * output.token_stride + head * output.head_stride;
+        if (output.is_part) {
+            std::memcpy(out, state.values + query * share.head_dim, static_cast<std::size_t>(share.head_dim) * sizeof(float));
+            out[share.head_dim] = state.largest[query];
+            out[share.head_dim + 1] = state.sum[query];
+            continue;
+        }
         float sum = state.sum[query];
         if (output.sinks != nullptr) sum += std::exp(output.sinks[head] - state.largest[query]);
-        kernels().finish_attention(state.values + query * share.head_dim, sum, share.head_dim,
-                                   output.out + token * output.token_stride + head * share.head_dim);
+        kernels().finish_attention(state.values + query * share.head_dim, sum, share.head_dim, out);
     }
 }
 
@@ -232,20 +280,20 @@ void attend_by_span(const AttentionCall& call, const std::vector<QueryTile>& til
         first_piece.push_back(static_cast<std::int64_t>(pieces.size()));
         for (std::int64_t span = tile.first_span; span < tile.end_span; ++span) {
             pieces.push_back({&tile, span, size});
-            size += attention_state_size(tile.num_tokens * call.heads_per_kv(), head_dim);
+            size += attention_state_size(tile.num_tokens * call.num_heads(tile.head), head_dim);
         }
     }
     std::vector<float> states(static_cast<std::size_t>(size));
     parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t index) {
         const Piece& piece = pieces[static_cast<std::size_t>(index)];
-        const std::int64_t num_queries = piece.tile->num_tokens * call.heads_per_kv();
+        const std::int64_t num_queries = piece.tile->num_tokens * call.num_heads(piece.tile->head);
         AttentionShare share = make_share(call, *piece.tile);
         share.scratch = thread_scratch(attention_scratch_size(num_queries, head_dim));
         kernels().attend_span(share, piece.span, state_at(states.data() + piece.state, num_queries));
     });
     for (std::size_t i = 0; i < tiles.size(); ++i) {
         const QueryTile& tile = tiles[i];
-        const std::int64_t num_queries = tile.num_tokens * call.heads_per_kv();
+        const std::int64_t num_queries = tile.num_tokens * call.num_heads(tile.head);
         const Piece* piece = &pieces[static_cast<std::size_t>(first_piece[i])];
         const AttentionState state = state_at(states.data() + piece->state, num_queries);
         for (std::int64_t k = 1; k < tile.end_span - tile.first_span; ++k) {
@@ -283,8 +331,8 @@ void run_attention(const AttentionCall& call) {
     double total_ns = 0;
     for (const QueryTile& tile : tiles) {
         const double keys = static_cast<double>(std::min(tile.first_position + tile.num_tokens, call.window + tile.num_tokens));
-        const double queries = static_cast<double>(tile.num_tokens * call.heads_per_kv());
-        total_ns += keys * static_cast<double>(call.cache.head_dim) * (0.3 + 0.06 * queries);
+        const double queries = static_cast<double>(tile.num_tokens * call.num_heads(tile.head));
+        total_ns += keys / static_cast<double>(call.dealt.num_parts) * static_cast<double>(call.cache.head_dim) * (0.3 + 0.06 * queries);
     }
     const std::int64_t num_chunks = choose_num_tiles(num_tiles, total_ns / static_cast<double>(std::max<std::int64_t>(num_tiles, 1)));
     parallel_for(num_chunks, [&](std::int64_t chunk) {
@@ -292,6 +340,35 @@ void run_attention(const AttentionCall& call) {
         for (std::int64_t i = range.begin; i < range.end; ++i) {
             const QueryTile* tile = &tiles[static_cast<std::size_t>(i)];
             attend_tile(call, *tile, i + 1 < range.end ? tile + 1 : nullptr);
+        }
+    });
+}
+
+void check_parts(const PartsToMerge& parts) {
+    if (parts.num_parts > 0 && parts.head_dim > 0 && parts.first_head >= 0 && parts.first_head <= parts.end_head &&
+        parts.end_head <= parts.num_heads && parts.x.columns == parts.num_parts * parts.num_heads * (parts.head_dim + 2)) {
+        return;
+    }
+    raise_value_error("x of %lld columns does not hold %lld parts of %lld heads of %lld + 2, or heads %lld..%lld are not among these",
+                      static_cast<long long>(parts.x.columns), static_cast<long long>(parts.num_parts),
+                      static_cast<long long>(parts.num_heads), static_cast<long long>(parts.head_dim),
+                      static_cast<long long>(parts.first_head), static_cast<long long>(parts.end_head));
+}
+
+void run_merge_attention(const PartsToMerge& parts, float* out) {
+    const std::int64_t width = parts.head_dim + 2;
+    const std::int64_t num_heads = parts.end_head - parts.first_head;
+    const auto state_of = [&](float* values) { return AttentionState{values + parts.head_dim, values + parts.head_dim + 1, values}; };
+    parallel_ranges(parts.x.rows, 0.5 * static_cast<double>(parts.num_parts * num_heads * width), [&](std::int64_t begin, std::int64_t end) {
+        float* memory = thread_scratch(2 * width);
+        for (std::int64_t i = begin * num_heads; i < end * num_heads; ++i) {
+            const float* from = parts.x.row(i / num_heads) + (parts.first_head + i % num_heads) * width;
+            std::memcpy(memory, from, static_cast<std::size_t>(width) * sizeof(float));
+            for (std::int64_t part = 1; part < parts.num_parts; ++part) {
+                std::memcpy(memory + width, from + part * parts.num_heads * width, static_cast<std::size_t>(width) * sizeof(float));
+                kernels().merge_attention(state_of(memory), state_of(memory + width), 1, parts.head_dim);
+            }
+            kernels().finish_attention(memory, memory[parts.head_dim + 1], parts.head_dim, out + i * parts.head_dim);
         }
     });
 }
@@ -332,15 +409,14 @@ nb::object rope_and_store(nb::handle query_array, nb::handle key_array, nb::hand
 nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array,
                            nb::handle seq_lens_array, nb::handle block_table_array, float scale,
                            std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
-                           std::optional<nb::object> slopes, std::optional<nb::object> sinks) {
+                           std::optional<nb::object> slopes, std::optional<nb::object> sinks,
+                           const std::optional<std::vector<std::int64_t>>& heads_of_kv) {
     AttentionCall call;
     call.cache = read_cache(cache_array);
     call.query = read_tensor3(query_array, "query", kAnySize, kAnySize, call.cache.head_dim);
     const std::int64_t num_tokens = call.query.shape[0];
-    if (call.cache.num_kv_heads == 0 || call.query.shape[1] % call.cache.num_kv_heads != 0) {
-        raise_value_error("query must have a multiple of %lld heads, got %lld", static_cast<long long>(call.cache.num_kv_heads),
-                          static_cast<long long>(call.query.shape[1]));
-    }
+    const std::vector<std::int64_t> first_head = first_heads(heads_of_kv, call.query.shape[1], call.cache.num_kv_heads);
+    call.first_head = first_head.data();
     call.rows = read_step_rows(query_start_array, seq_lens_array, block_table_array);
     if (softcap.has_value() && !(*softcap > 0)) raise_value_error("softcap must be positive, got %g", static_cast<double>(*softcap));
     call.window = window_or_none(sliding_window);
@@ -357,6 +433,37 @@ nb::object paged_attention(nb::handle query_array, nb::handle cache_array, nb::h
     return std::move(out.object);
 }
 
+nb::object partial_attention(nb::handle query_array, nb::handle cache_array, nb::handle query_start_array, nb::handle seq_lens_array,
+                             nb::handle block_table_array, float scale, std::int64_t part, std::int64_t num_parts, std::int64_t run) {
+    AttentionCall call{};
+    call.cache = read_cache(cache_array);
+    call.query = read_tensor3(query_array, "query", kAnySize, kAnySize, call.cache.head_dim);
+    const std::int64_t num_tokens = call.query.shape[0];
+    const std::vector<std::int64_t> first_head = first_heads(std::nullopt, call.query.shape[1], call.cache.num_kv_heads);
+    call.first_head = first_head.data();
+    call.rows = read_step_rows(query_start_array, seq_lens_array, block_table_array);
+    call.scale = scale;
+    call.window = kNoWindow;
+    call.dealt = read_dealt(part, num_parts, run);
+    call.is_part = true;
+    check_rows(call.rows, num_tokens, call.cache.num_blocks, call.cache.block_size, call.window, call.dealt);
+    NewArray<float> out = new_array<float>({num_tokens, call.query.shape[1] * call.head_width()});
+    call.out = out.data;
+    nb::gil_scoped_release nogil;
+    run_attention(call);
+    return std::move(out.object);
+}
+
+nb::object merge_attention(nb::handle x_array, std::int64_t num_parts, std::int64_t num_heads, std::int64_t first_head,
+                           std::int64_t end_head, std::int64_t head_dim) {
+    const PartsToMerge parts{read_matrix<float>(x_array, "x"), num_parts, num_heads, first_head, end_head, head_dim};
+    check_parts(parts);
+    NewArray<float> out = new_array<float>({parts.x.rows, (end_head - first_head) * head_dim});
+    nb::gil_scoped_release nogil;
+    run_merge_attention(parts, out.data);
+    return std::move(out.object);
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -365,7 +472,11 @@ void bind_attention(nb::module_& m) {
           nb::arg("cos_sin"), nb::arg("cache"), nb::arg("slot_mapping"));
     m.def("paged_attention", &paged_attention, nb::arg("query"), nb::arg("cache"), nb::arg("query_start"),
           nb::arg("seq_lens"), nb::arg("block_table"), nb::arg("scale"), nb::arg("sliding_window").none(),
-          nb::arg("softcap").none(), nb::arg("alibi_slopes").none(), nb::arg("sinks").none());
+          nb::arg("softcap").none(), nb::arg("alibi_slopes").none(), nb::arg("sinks").none(), nb::arg("heads_of_kv").none());
+    m.def("partial_attention", &partial_attention, nb::arg("query"), nb::arg("cache"), nb::arg("query_start"), nb::arg("seq_lens"),
+          nb::arg("block_table"), nb::arg("scale"), nb::arg("part"), nb::arg("num_parts"), nb::arg("run"));
+    m.def("merge_attention", &merge_attention, nb::arg("x"), nb::arg("num_parts"), nb::arg("num_heads"), nb::arg("first_head"),
+          nb::arg("end_head"), nb::arg("head_dim"));
 }
 
 }  // namespace octavo

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "arrays.h"
 
@@ -21,9 +22,17 @@ StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens, nb::handle 
 // Raises ValueError unless count + 1 numbers rise from 0 to num_tokens.
 void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens);
 
-// Raises ValueError unless the rows' queries, keys and blocks are consistent and lie within a cache of these sizes.
+// Raises ValueError unless the rows' queries, keys and blocks are consistent and lie within a cache of these sizes, which has
+// the tokens that are dealt to it.
 void check_rows(const StepRows& rows, std::int64_t num_tokens, std::int64_t num_blocks, std::int64_t block_size,
-                std::int64_t window);
+                std::int64_t window, const DealtTokens& dealt = {});
+
+// Raises ValueError unless there is such a part.
+DealtTokens read_dealt(std::int64_t part, std::int64_t num_parts, std::int64_t run);
+
+// The first query head of each key/value head, and the end [K + 1]. heads_of_kv: how many each has; none: equally many.
+std::vector<std::int64_t> first_heads(const std::optional<std::vector<std::int64_t>>& heads_of_kv, std::int64_t num_heads,
+                                      std::int64_t num_kv_heads);
 
 constexpr std::int64_t kNoWindow = std::int64_t{1} << 62;
 
@@ -31,14 +40,28 @@ struct AttentionCall {
     Tensor3<const float> query;
     KvCache cache;
     StepRows rows;
+    const std::int64_t* first_head;  // [K + 1], see first_heads
     float scale;
     float softcap;        // 0: none
     std::int64_t window;  // kNoWindow: none
     const float* slopes;  // [Q], or null
     const float* sinks;   // [Q], or null
-    float* out;           // [T, Q * D]
+    float* out;           // [T, Q * D]; of a part [T, Q * (D + 2)]: a head's values, largest score and sum of an AttentionState
+    DealtTokens dealt{};
+    bool is_part = false;
 
-    std::int64_t heads_per_kv() const { return query.shape[1] / cache.num_kv_heads; }
+    std::int64_t num_heads(std::int64_t kv_head) const { return first_head[kv_head + 1] - first_head[kv_head]; }
+    std::int64_t head_width() const { return cache.head_dim + (is_part ? 2 : 0); }
+};
+
+// Joins what ranks have attended to: x [T, num_parts * Q * (D + 2)], of each head of [first_head, end_head) all parts.
+struct PartsToMerge {
+    Matrix<const float> x;
+    std::int64_t num_parts;
+    std::int64_t num_heads;
+    std::int64_t first_head;
+    std::int64_t end_head;
+    std::int64_t head_dim;
 };
 
 // Attention in both directions within packed sequences.
@@ -53,11 +76,14 @@ struct EncoderCall {
     std::int64_t heads_per_kv() const { return query.shape[1] / key.shape[1]; }
 };
 
-// Where the results of a share go: out + token * token_stride + head * head_dim. sinks: of its heads, or null.
+// Where the results of a share go: out + token * token_stride + head * head_stride. sinks: of its heads, or null. is_part: see
+// AttentionCall.
 struct AttentionOutput {
     float* out;
     std::int64_t token_stride;
+    std::int64_t head_stride;
     const float* sinks;
+    bool is_part;
 };
 
 // Floats that attend_share needs.
@@ -81,9 +107,13 @@ struct RotatedHeads {
 };
 void run_rope_and_store(const RotatedHeads& heads, const KvCache& cache, const std::int64_t* slots, float* out);
 void run_attention(const AttentionCall& call);
+// out [T, (end_head - first_head) * D]
+void run_merge_attention(const PartsToMerge& parts, float* out);
+// Raises ValueError unless x has such parts.
+void check_parts(const PartsToMerge& parts);
 void run_encoder_attention(const EncoderCall& call);
 
-// Binds store_kv, rope_and_store and paged_attention.
+// Binds store_kv, rope_and_store, paged_attention, partial_attention and merge_attention.
 void bind_attention(nb::module_& m);
 // Binds encoder_attention.
 void bind_encoder_attention(nb::module_& m);

@@ -96,7 +96,7 @@ void attend_piece(const EncoderCall& call, const Piece& piece, const std::int32_
         const std::int64_t first_key = std::max(seen.begin, token - call.window + 1) - base;
         const std::int64_t end_key = std::min(seen.end, token + share.num_tokens - 1 + call.window) - base;
         float* out = call.out + (piece.start + token) * out_stride + piece.head * num_heads * head_dim;
-        attend_share(share, first_key / kSpan, (end_key - 1) / kSpan + 1, {out, out_stride, nullptr}, cache + cache_size);
+        attend_share(share, first_key / kSpan, (end_key - 1) / kSpan + 1, {out, out_stride, head_dim, nullptr, false}, cache + cache_size);
     }
 }
 

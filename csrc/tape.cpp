@@ -201,19 +201,46 @@ class Tape {
 
     void paged_attention(ViewTuple query, ViewTuple out, nb::object cache_array, std::int64_t group, float scale,
                          std::optional<std::int64_t> sliding_window, std::optional<float> softcap,
-                         std::optional<nb::object> slopes_array, std::optional<nb::object> sinks_array) {
+                         std::optional<nb::object> slopes_array, std::optional<nb::object> sinks_array,
+                         const std::optional<std::vector<std::int64_t>>& heads_of_kv) {
         const KvCache cache = read_cache(cache_array);
         held_.push_back(cache_array);
-        if (view(query).heads % cache.num_kv_heads != 0) raise_value_error("query must have a multiple of the cache's heads");
+        const std::vector<std::int64_t> first_head = first_heads(heads_of_kv, view(query).heads, cache.num_kv_heads);
         check_heads(view(query), view(query).heads, cache.head_dim, "query");
         const std::int64_t window = window_or_none(sliding_window);
         const float* slopes = slopes_array ? constant(*slopes_array, "alibi_slopes", view(query).heads) : nullptr;
         const float* sinks = sinks_array ? constant(*sinks_array, "sinks", view(query).heads) : nullptr;
         add_unique(group_limits_, {group, slots_.at(static_cast<std::size_t>(view(query).slot)).dimension, cache.num_blocks,
-                                   cache.block_size, window});
+                                   cache.block_size, window, {}});
         record("paged_attention", [=, q = view(query), to = view(out)](const Step& step) {
-            run_attention({tensor(step, q), cache, step.groups[static_cast<std::size_t>(group)].rows, scale,
+            run_attention({tensor(step, q), cache, step.groups[static_cast<std::size_t>(group)].rows, first_head.data(), scale,
                            softcap.value_or(0.0f), window, slopes, sinks, address(step, to)});
+        });
+    }
+
+    void partial_attention(ViewTuple query, ViewTuple out, nb::object cache_array, std::int64_t group, float scale, std::int64_t part,
+                           std::int64_t num_parts, std::int64_t run) {
+        const KvCache cache = read_cache(cache_array);
+        held_.push_back(cache_array);
+        const std::vector<std::int64_t> first_head = first_heads(std::nullopt, view(query).heads, cache.num_kv_heads);
+        check_heads(view(query), view(query).heads, cache.head_dim, "query");
+        const DealtTokens dealt = read_dealt(part, num_parts, run);
+        add_unique(group_limits_, {group, slots_.at(static_cast<std::size_t>(view(query).slot)).dimension, cache.num_blocks,
+                                   cache.block_size, kNoWindow, dealt});
+        record("partial_attention", [=, q = view(query), to = view(out)](const Step& step) {
+            run_attention({tensor(step, q), cache, step.groups[static_cast<std::size_t>(group)].rows, first_head.data(), scale, 0.0f,
+                           kNoWindow, nullptr, nullptr, address(step, to), dealt, true});
+        });
+    }
+
+    void merge_attention(ViewTuple x, ViewTuple out, std::int64_t num_parts, std::int64_t num_heads, std::int64_t first_head,
+                         std::int64_t end_head, std::int64_t head_dim) {
+        const PartsToMerge recorded{{nullptr, 0, view(x).heads * view(x).columns, 0}, num_parts, num_heads, first_head, end_head, head_dim};
+        check_parts(recorded);
+        record("merge_attention", [=, from = view(x), to = view(out)](const Step& step) {
+            PartsToMerge parts = recorded;
+            parts.x = matrix(step, from);
+            run_merge_attention(parts, address(step, to));
         });
     }
 
@@ -315,9 +342,11 @@ class Tape {
     };
     struct GroupLimit {
         std::int64_t group, dimension, num_blocks, block_size, window;
+        DealtTokens dealt;
         bool operator==(const GroupLimit& other) const {
             return group == other.group && dimension == other.dimension && num_blocks == other.num_blocks &&
-                   block_size == other.block_size && window == other.window;
+                   block_size == other.block_size && window == other.window && dealt.part == other.dealt.part &&
+                   dealt.num_parts == other.dealt.num_parts && dealt.run == other.dealt.run;
         }
     };
 
@@ -455,7 +484,7 @@ class Tape {
         for (const GroupLimit& limit : group_limits_) {
             check_rows(step.groups.at(static_cast<std::size_t>(limit.group)).rows,
                        step.num_rows.at(static_cast<std::size_t>(limit.dimension)), limit.num_blocks, limit.block_size,
-                       limit.window);
+                       limit.window, limit.dealt);
         }
     }
 
@@ -514,7 +543,9 @@ void bind_tape(nb::module_& m) {
         .def("rope_and_store", &Tape::rope_and_store)
         .def("paged_attention", &Tape::paged_attention, nb::arg("query"), nb::arg("out"), nb::arg("cache"), nb::arg("group"),
              nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("softcap").none(), nb::arg("alibi_slopes").none(),
-             nb::arg("sinks").none())
+             nb::arg("sinks").none(), nb::arg("heads_of_kv").none())
+        .def("partial_attention", &Tape::partial_attention)
+        .def("merge_attention", &Tape::merge_attention)
         .def("encoder_attention", &Tape::encoder_attention, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("out"),
              nb::arg("group"), nb::arg("scale"), nb::arg("sliding_window").none())
         .def("replay", &Tape::replay, nb::arg("num_rows"), nb::arg("ids"), nb::arg("arguments"), nb::arg("groups"))

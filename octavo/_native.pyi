@@ -123,6 +123,21 @@ def paged_attention(
     softcap: float | None,
     alibi_slopes: _Float | None,
     sinks: _Float | None,
+    heads_of_kv: list[int] | None,
+) -> _Float: ...
+def partial_attention(
+    query: _Float,
+    cache: _Cache,
+    query_start: _Int,
+    seq_lens: _Int,
+    block_table: _Int,
+    scale: float,
+    part: int,
+    num_parts: int,
+    run: int,
+) -> _Float: ...
+def merge_attention(
+    x: _Float, num_parts: int, num_heads: int, first_head: int, end_head: int, head_dim: int
 ) -> _Float: ...
 def encoder_attention(
     query: _Float, key: _Float, value: _Float, query_start: _Int, scale: float, sliding_window: int | None

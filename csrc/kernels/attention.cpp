@@ -37,11 +37,24 @@ struct KeyRange {
     bool empty() const { return begin >= end; }
 };
 
+// How many of a row's first `count` tokens the cache has.
+std::int64_t num_dealt(const DealtTokens& dealt, std::int64_t count) {
+    if (dealt.num_parts == 1) return count;
+    const std::int64_t round = dealt.run * dealt.num_parts;
+    const std::int64_t rest = count % round - dealt.part * dealt.run;
+    return count / round * dealt.run + (rest < 0 ? 0 : rest < dealt.run ? rest : dealt.run);
+}
+
+// Where a key of the cache stands in its row.
+std::int64_t position_of(const DealtTokens& dealt, std::int64_t key) {
+    return (key / dealt.run * dealt.num_parts + dealt.part) * dealt.run + key % dealt.run;
+}
+
 // The keys of [begin, end) that the share's token sees.
 KeyRange visible_keys(const AttentionShare& share, std::int64_t token, KeyRange partition) {
     const std::int64_t position = share.first_position + token;
     const std::int64_t first = position - share.window + 1;
-    std::int64_t end = position + 1 + share.ahead;
+    std::int64_t end = num_dealt(share.dealt, position + 1 + share.ahead);
     if (end > share.num_keys) end = share.num_keys;
     return {first > partition.begin ? first : partition.begin, end < partition.end ? end : partition.end};
 }
@@ -452,7 +465,7 @@ void read_scales(const AttentionShare& share, const Stretches& stretches, KeyRan
 template <class T>
 void attend_partition(const AttentionShare& share, const Workspace& work, KeyRange keys, const AttentionState& state) {
     // Tokens that see something here: positions from the first viewer of the partition's first key to its last key's last viewer.
-    std::int64_t first_token = keys.begin - share.ahead - share.first_position;
+    std::int64_t first_token = position_of(share.dealt, keys.begin) - share.ahead - share.first_position;
     if (first_token < 0) first_token = 0;
     std::int64_t end_token = share.num_tokens;
     if (share.window < end_token + share.first_position - keys.end + 1) {

@@ -50,6 +50,14 @@ enum class KvType { float32, float16, int8 };
 constexpr std::int64_t kPartition = 64;
 constexpr std::int64_t kSpan = 512;
 
+// Which of a row's tokens a cache has: of runs of `run` tokens, dealt out in turn to num_parts caches, those of one part. As it
+// stands: all.
+struct DealtTokens {
+    std::int64_t part = 0;
+    std::int64_t num_parts = 1;
+    std::int64_t run = 1;
+};
+
 // Consecutive tokens of one row, and the query heads that share one key/value head.
 struct AttentionShare {
     const float* query;  // first token, first head
@@ -59,7 +67,8 @@ struct AttentionShare {
     std::int64_t num_heads;
     std::int64_t head_dim;
     std::int64_t first_position;  // of the first token; the others follow
-    std::int64_t num_keys;        // of the row
+    std::int64_t num_keys;        // of the row, as far as the cache has them
+    DealtTokens dealt;            // where these are not all: causal, without window or slopes
 
     KvType type;
     const std::uint8_t* keys;    // of this head in block 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,6 +53,7 @@ class Attention:
 
     qkv: query, key and value projections, stacked in this order
     num_heads, num_kv_heads: of this rank, which has some of the model's
+    heads_of_kv: see `Ops.paged_attention`
     cos_sin: [P, rotary_dim], see `Ops.rope`; None where the layer does not rotate
     alibi_slopes, sinks: [num_heads], see `Ops.paged_attention`; None where the layer has none
     """
@@ -63,6 +65,7 @@ class Attention:
     num_kv_heads: int
     head_dim: int
     scale: float
+    heads_of_kv: Sequence[int] | None = None
     cos_sin: Float | None = None
     qk_norm: QKNorm | None = None
     sliding_window: int | None = None
@@ -91,7 +94,15 @@ class Attention:
         else:
             query = ops.rope_and_store(query, key, value, positions, self.cos_sin, cache, metadata.slot_mapping)
         attended = ops.paged_attention(
-            query, cache, metadata, self.scale, self.sliding_window, self.softcap, self.alibi_slopes, self.sinks
+            query,
+            cache,
+            metadata,
+            self.scale,
+            self.sliding_window,
+            self.softcap,
+            self.alibi_slopes,
+            self.sinks,
+            self.heads_of_kv,
         )
         return self.output(attended, ops)
 

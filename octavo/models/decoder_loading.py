@@ -23,7 +23,7 @@ from octavo.layers.rotary import cos_sin_table
 from octavo.loader.weights import WeightSource
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
-from octavo.models.sharing import HeadShare, ModelShare, head_share, stage_layers
+from octavo.models.sharing import HeadShare, ModelShare, head_shares, stage_layers
 from octavo.ops.interface import Float, Ops, Weight
 
 logger = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class _Loading:
         self, name: str, prefix: str, layer: LayerConfig, cos_sin: Float | None
     ) -> Attention | EncoderAttention:
         config, names = self.config, self.names
-        all_heads = [head_share(config, self.share.group.size, rank) for rank in range(self.share.group.size)]
+        all_heads = head_shares(config, self.share.group.size)
         heads = all_heads[self.share.group.rank]
         query, kv = (range(own.start * config.head_dim, own.stop * config.head_dim) for own in (heads.query, heads.kv))
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -207,6 +207,7 @@ class _Loading:
             output=self._to_hidden(prefix + names.attention_output, query_size, config.output_bias, widths),
             num_heads=len(heads.query),
             num_kv_heads=len(heads.kv),
+            heads_of_kv=heads.heads_of_kv(config.num_heads // config.num_kv_heads),
             head_dim=config.head_dim,
             scale=layer.attention_scale,
             cos_sin=cos_sin,

@@ -46,17 +46,25 @@ class HeadShare:
     query: range
     kv: range
 
+    def heads_of_kv(self, group: int) -> list[int]:
+        """Return how many of its query heads use each of its key/value heads, which the model has `group` for."""
+        return [min(self.query.stop, (head + 1) * group) - max(self.query.start, head * group) for head in self.kv]
 
-def head_share(config: DecoderConfig, size: int, rank: int) -> HeadShare:
-    """Divide the key/value heads with their query heads; where ranks are more, several have the same key/value head."""
+
+def head_shares(config: DecoderConfig, size: int) -> list[HeadShare]:
+    """Divide the query heads evenly among ranks, of which several may need the same key/value head.
+
+    Whole key/value heads are divided where a rank would have to keep more of them otherwise: reading them is the work.
+    """
     num_kv, group = config.num_kv_heads, config.num_heads // config.num_kv_heads
-    if size <= num_kv:
-        kv = share(num_kv, size, rank)
-        return HeadShare(range(kv.start * group, kv.stop * group), kv)
-    sharers = size // num_kv
-    kv_head, place = divmod(rank, sharers)
-    own = share(group, sharers, place)
-    return HeadShare(range(kv_head * group + own.start, kv_head * group + own.stop), range(kv_head, kv_head + 1))
+    shares = []
+    for rank in range(size):
+        query = share(config.num_heads, size, rank)
+        shares.append(HeadShare(query, range(query.start // group, (query.stop - 1) // group + 1)))
+    whole = [share(num_kv, size, rank) for rank in range(size)]
+    if max(len(own.kv) for own in shares) > max(map(len, whole)) and size <= num_kv:
+        return [HeadShare(range(kv.start * group, kv.stop * group), kv) for kv in whole]
+    return shares
 
 
 def stage_layers(config: DecoderConfig, num_stages: int, stage: int) -> range:
@@ -80,11 +88,10 @@ def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
             f"pipeline_parallel_size={pp_size}, but {config.architecture} has {len(config.layers)} layers here, and "
             f"every stage needs one; use at most {len(config.layers)}"
         )
-    num_heads, num_kv = config.num_heads, config.num_kv_heads
-    if tp_size > num_heads or (tp_size > num_kv and tp_size % num_kv):
+    if tp_size > config.num_heads:
         raise ConfigError(
-            f"tensor_parallel_size={tp_size} does not divide the {num_heads} query heads and {num_kv} key/value heads "
-            f"of {config.architecture}: it must be at most {num_kv}, or a multiple of {num_kv} up to {num_heads}"
+            f"tensor_parallel_size={tp_size} exceeds the {config.num_heads} query heads of {config.architecture}, and "
+            "every rank needs one"
         )
     smallest = min(config.hidden_size, config.intermediate_size, config.vocab_size)
     if tp_size > smallest:

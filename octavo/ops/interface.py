@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
-from octavo.ops.kv_layout import KVCache
+from octavo.ops.kv_layout import DealtTokens, KVCache
 
 if TYPE_CHECKING:
     from octavo.ops.tape import ModelFunctions, Tape, TapeLimits
@@ -265,13 +265,33 @@ class Ops(SamplingOps, Protocol):
         softcap: float | None = None,
         alibi_slopes: Float | None = None,
         sinks: Float | None = None,
+        heads_of_kv: Sequence[int] | None = None,
     ) -> Float:
-        """Causal attention of query [T, Q, D] over the cache; result [T, Q * D]. Q is a multiple of K.
+        """Causal attention of query [T, Q, D] over the cache; result [T, Q * D].
 
+        heads_of_kv [K]: how many query heads, in order, use each key/value head; None: equally many.
         score = scale * q.k; with softcap c: c * tanh(score / c); with alibi_slopes [Q]: score - slope * (p - key), for
         a query at position p, which sees keys max(0, p - sliding_window + 1) .. p. sinks [Q]: a head's sink takes part
         in the softmax as one more score, whose value is zero. Keys are walked in fixed partitions counted from position
         0, so that neither chunk borders nor other rows change a bit of the result.
+        """
+        ...
+
+    def partial_attention(
+        self, query: Float, cache: KVCache, metadata: AttentionMetadata, scale: float, dealt: DealtTokens
+    ) -> Float:
+        """Causal attention over the tokens that the cache has; result [T, Q * (D + 2)], for `merge_attention`.
+
+        Of every head the unnormalised values, the largest score m, and the sum of e^(score - m), which is 0 (and m is
+        minus infinity) where a query sees no key. metadata: seq_lens count all tokens of a row, those elsewhere too.
+        """
+        ...
+
+    def merge_attention(self, parts: Float, num_parts: int, num_heads: int, heads: range) -> Float:
+        """Join what ranks with parts of the tokens have attended to; result [T, len(heads) * D].
+
+        parts: [T, num_parts * num_heads * (D + 2)], what `partial_attention` gave at each rank; heads: the wanted ones.
+        Parts are added in their order.
         """
         ...
 

@@ -7,6 +7,7 @@ side; values (plane 1) as [S, D]. An int8 piece holds codes and, behind them, S 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,31 @@ class CacheSizes(NamedTuple):
     num_kv_heads: int
     block_size: int
     head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DealtTokens:
+    """Which of a row's tokens a cache has: of runs of `run` tokens, dealt out in turn to num_parts caches, one part's.
+
+    As it stands: all.
+    """
+
+    part: int = 0
+    num_parts: int = 1
+    run: int = 1
+
+    def count(self, num_tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return how many of a row's first tokens it has."""
+        rounds, rest = np.divmod(num_tokens, self.run * self.num_parts)
+        return rounds * self.run + np.clip(rest - self.part * self.run, 0, self.run)
+
+    def has(self, positions: NDArray[Any]) -> NDArray[np.bool_]:
+        """Say of each position whether it has the token there."""
+        mine: NDArray[np.bool_] = positions // self.run % self.num_parts == self.part
+        return mine
+
+
+ALL_TOKENS = DealtTokens()
 
 
 def cache_dtype(name: str) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ from octavo import _native
 from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Weight
-from octavo.ops.kv_layout import KVCache
+from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
@@ -145,6 +145,7 @@ class NativeOps(_NativeSampling):
         softcap: float | None = None,
         alibi_slopes: Float | None = None,
         sinks: Float | None = None,
+        heads_of_kv: Sequence[int] | None = None,
     ) -> Float:
         return _native.paged_attention(
             query,
@@ -157,7 +158,18 @@ class NativeOps(_NativeSampling):
             softcap,
             alibi_slopes,
             sinks,
+            None if heads_of_kv is None else list(heads_of_kv),
         )
+
+    def partial_attention(
+        self, query: Float, cache: KVCache, metadata: AttentionMetadata, scale: float, dealt: DealtTokens
+    ) -> Float:
+        rows = (metadata.query_start, metadata.seq_lens, metadata.block_table)
+        return _native.partial_attention(query, cache, *rows, scale, dealt.part, dealt.num_parts, dealt.run)
+
+    def merge_attention(self, parts: Float, num_parts: int, num_heads: int, heads: range) -> Float:
+        head_dim = parts.shape[1] // (num_parts * num_heads) - 2
+        return _native.merge_attention(parts, num_parts, num_heads, heads.start, heads.stop, head_dim)
 
     def encoder_attention(
         self,

@@ -10,14 +10,13 @@ import numpy as np
 
 from octavo import _native
 from octavo.ops.interface import Float, Int, Ops
+from octavo.ops.placing import Placement, place_buffers
 from octavo.ops.recording import (
     ROWS,
     TOKENS,
     Dimension,
-    Placement,
     RecordedArray,
     Recording,
-    place_buffers,
     record,
     recorded_ids,
     recorded_metadata,

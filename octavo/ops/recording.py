@@ -1,4 +1,4 @@
-"""Records a function of ops as a list of calls on numbered buffers, and finds each buffer a place.
+"""Records a function of ops as a list of calls on numbered buffers.
 
 `RecordingOps` stands in for a backend: arrays are `RecordedArray`s, which have a shape whose first axis is symbolic and
 allow the views that layers take. Anything else that a model does to an array cannot be replayed and is an error here.
@@ -17,9 +17,7 @@ from octavo.distributed.group import Group
 from octavo.distributed.shared_memory import SharedMemoryGroup
 from octavo.errors import UnsupportedError
 from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Ops, Weight
-from octavo.ops.kv_layout import KVCache
-
-_SLOT_ALIGNMENT = 16  # floats: a cache line
+from octavo.ops.kv_layout import DealtTokens, KVCache
 
 
 @dataclass(frozen=True)
@@ -139,17 +137,6 @@ class Recording:
         return cast(Float, RecordedArray(buffer, 0, (dimension, width)))
 
 
-@dataclass(frozen=True)
-class Placement:
-    """slots: (dimension, width) of each place, the arguments' first; slot_of: buffer index -> slot."""
-
-    slots: list[tuple[Dimension, int]]
-    slot_of: list[int]
-
-    def num_floats(self, num_arguments: int, capacity: dict[Dimension, int]) -> int:
-        return sum(width * capacity[dimension] for dimension, width in self.slots[num_arguments:])
-
-
 def record(function: Callable[[Ops, Recording], Float]) -> Recording:
     """Call the function once with ops that record; raises UnsupportedError if it does what cannot be recorded."""
     recording = Recording()
@@ -164,51 +151,6 @@ def record(function: Callable[[Ops, Recording], Float]) -> Recording:
         ) from error
     recording.result = result
     return recording
-
-
-def place_buffers(recording: Recording) -> Placement:
-    """Let buffers that are never needed at the same time share a slot.
-
-    A slot is freed after the last call that reads it. A new buffer takes the free slot of its dimension that fits best,
-    else widens the widest free one, else opens another.
-    """
-    last_use = [-1] * len(recording.buffers)
-    for position, call in enumerate(recording.calls):
-        for array in (*call.inputs, *call.outputs):
-            last_use[array.buffer.index] = position
-    assert recording.result is not None
-    for array in (recording.result, *recording.tapped):
-        last_use[array.buffer.index] = len(recording.calls)
-
-    slots: list[tuple[Dimension, int]] = [
-        (buffer.dimension, buffer.width) for buffer in recording.buffers[: recording.num_arguments]
-    ]
-    slot_of = list(range(recording.num_arguments)) + [-1] * (len(recording.buffers) - recording.num_arguments)
-    free: list[int] = []
-    for position, call in enumerate(recording.calls):
-        for array in call.outputs:
-            slot_of[array.buffer.index] = _take_slot(array.buffer, slots, free)
-        for index in {array.buffer.index for array in (*call.inputs, *call.outputs)}:
-            if last_use[index] == position and index >= recording.num_arguments:
-                free.append(slot_of[index])
-    return Placement(slots, slot_of)
-
-
-def _take_slot(buffer: Buffer, slots: list[tuple[Dimension, int]], free: list[int]) -> int:
-    width = -(-buffer.width // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
-    fitting = [slot for slot in free if slots[slot][0] is buffer.dimension]
-    if not fitting:
-        slots.append((buffer.dimension, width))
-        return len(slots) - 1
-    large_enough = [slot for slot in fitting if slots[slot][1] >= width]
-    slot = (
-        min(large_enough, key=lambda slot: slots[slot][1])
-        if large_enough
-        else max(fitting, key=lambda slot: slots[slot][1])
-    )
-    slots[slot] = (buffer.dimension, max(width, slots[slot][1]))
-    free.remove(slot)
-    return slot
 
 
 class RecordingOps:
@@ -309,9 +251,24 @@ class RecordingOps:
         softcap: float | None = None,
         alibi_slopes: Float | None = None,
         sinks: Float | None = None,
+        heads_of_kv: Sequence[int] | None = None,
     ) -> Float:
-        constants = (cache, _group(metadata.block_table).index, scale, sliding_window, softcap, alibi_slopes, sinks)
+        heads = None if heads_of_kv is None else list(heads_of_kv)
+        group = _group(metadata.block_table).index
+        constants = (cache, group, scale, sliding_window, softcap, alibi_slopes, sinks, heads)
         return self._like(query, "paged_attention", (prod(_array(query).inner),), *constants)
+
+    def partial_attention(
+        self, query: Float, cache: KVCache, metadata: AttentionMetadata, scale: float, dealt: DealtTokens
+    ) -> Float:
+        constants = (cache, _group(metadata.block_table).index, scale, dealt.part, dealt.num_parts, dealt.run)
+        num_heads, head_dim = _array(query).inner
+        return self._like(query, "partial_attention", (num_heads * (head_dim + 2),), *constants)
+
+    def merge_attention(self, parts: Float, num_parts: int, num_heads: int, heads: range) -> Float:
+        head_dim = prod(_array(parts).inner) // (num_parts * num_heads) - 2
+        constants = (num_parts, num_heads, heads.start, heads.stop, head_dim)
+        return self._like(parts, "merge_attention", (len(heads) * head_dim,), *constants)
 
     def encoder_attention(
         self, query: Float, key: Float, value: Float, query_start: Any, scale: float, sliding_window: int | None = None

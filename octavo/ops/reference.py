@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
-from octavo.ops import kv_layout, reference_adapters, reference_sampling
+from octavo.ops import kv_layout, reference_adapters, reference_attention, reference_sampling
 from octavo.ops.checks import check_array, check_range
-from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterWeights, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache, cache_sizes
 from octavo.ops.ranks import summed
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
@@ -134,7 +133,7 @@ class ReferenceOps:
 
     def softcap(self, x: Float, cap: float) -> Float:
         check_array("x", x, (None,) * x.ndim)
-        return _softcap(x, cap)
+        return reference_attention.capped(x, cap)
 
     def activation(self, x: Float, kind: Activation) -> Float:
         check_array("x", x, (None, None))
@@ -188,69 +187,10 @@ class ReferenceOps:
         self.store_kv(rotated_key, value, cache, slot_mapping)
         return rotated_query
 
-    def paged_attention(
-        self,
-        query: Float,
-        cache: KVCache,
-        metadata: AttentionMetadata,
-        scale: float,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Float | None = None,
-        sinks: Float | None = None,
-    ) -> Float:
-        _check_attention(query, cache, metadata, sliding_window)
-        num_tokens, num_heads, head_dim = query.shape
-        for name, per_head in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
-            if per_head is not None:
-                check_array(name, per_head, (num_heads,))
-        result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
-        starts = metadata.query_start.tolist()
-        for row, seq_len in enumerate(metadata.seq_lens.tolist()):
-            start, end = starts[row], starts[row + 1]
-            if start == end:
-                continue
-            num_blocks = -(-seq_len // cache_sizes(cache).block_size)
-            keys, values = kv_layout.gather(cache, metadata.block_table[row, :num_blocks])
-            key, value = keys[:, :seq_len], values[:, :seq_len]
-            distance = _distances(np.arange(seq_len - (end - start), seq_len), seq_len)
-            visible = distance >= 0
-            if sliding_window is not None:
-                visible &= distance < sliding_window
-            scores = _scores(query[start:end], key, scale)
-            if softcap is not None:
-                scores = _softcap(scores, softcap)
-            if alibi_slopes is not None:
-                scores -= alibi_slopes[:, None, None] * distance.astype(np.float32)
-            result[start:end] = _attend(scores, value, visible, sinks).reshape(end - start, -1)
-        return result
-
-    def encoder_attention(
-        self,
-        query: Float,
-        key: Float,
-        value: Float,
-        query_start: Int,
-        scale: float,
-        sliding_window: int | None = None,
-    ) -> Float:
-        num_tokens, num_heads, head_dim = query.shape
-        check_array("query", query, (None, None, None))
-        check_array("key", key, (num_tokens, None, head_dim))
-        check_array("value", value, key.shape)
-        check_array("query_start", query_start, (None,), np.int32)
-        _check_heads(num_heads, key.shape[1], sliding_window)
-        _check_query_start(query_start, num_tokens)
-        result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
-        for start, end in pairwise(query_start.tolist()):
-            if start == end:
-                continue
-            distance = np.abs(_distances(np.arange(end - start), end - start))
-            visible = distance < (end - start if sliding_window is None else sliding_window)
-            keys, values = key[start:end].swapaxes(0, 1), value[start:end].swapaxes(0, 1)
-            scores = _scores(query[start:end], keys, scale)
-            result[start:end] = _attend(scores, values, visible, None).reshape(end - start, -1)
-        return result
+    paged_attention = staticmethod(reference_attention.paged_attention)
+    partial_attention = staticmethod(reference_attention.partial_attention)
+    merge_attention = staticmethod(reference_attention.merge_attention)
+    encoder_attention = staticmethod(reference_attention.encoder_attention)
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
@@ -275,11 +215,6 @@ def _parts(weight: Weight) -> tuple[ReferencePart, ...]:
     if not isinstance(weight, ReferenceWeight):
         raise ValueError(f"weight must be packed by the reference ops, got {type(weight).__name__}")
     return weight.parts
-
-
-def _softcap(x: Float, cap: float) -> Float:
-    capped: Float = np.float32(cap) * np.tanh(x / np.float32(cap))
-    return capped
 
 
 # -- activations -------------------------------------------------------------------------------------------------------
@@ -327,69 +262,3 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Float], Float]] = {
     "relu": _relu,
     "relu2": _relu2,
 }
-
-
-# -- attention's parts -------------------------------------------------------------------------------------------------
-
-
-def _check_attention(query: Float, cache: KVCache, metadata: AttentionMetadata, sliding_window: int | None) -> None:
-    num_blocks, num_kv_heads, block_size, head_dim = cache_sizes(cache)
-    check_array("query", query, (None, None, head_dim))
-    _check_heads(query.shape[1], num_kv_heads, sliding_window)
-    num_rows = metadata.seq_lens.shape[0]
-    check_array("seq_lens", metadata.seq_lens, (None,), np.int32)
-    check_array("query_start", metadata.query_start, (num_rows + 1,), np.int32)
-    check_array("block_table", metadata.block_table, (num_rows, None), np.int32)
-    check_range("block_table", metadata.block_table, num_blocks)
-    check_range("seq_lens", metadata.seq_lens, metadata.block_table.shape[1] * block_size + 1)
-    _check_query_start(metadata.query_start, query.shape[0])
-    if (np.diff(metadata.query_start) > metadata.seq_lens).any():
-        raise ValueError("seq_lens must count the step's own tokens: a row has more queries than keys")
-
-
-def _check_heads(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {num_heads}")
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window must be at least 1, got {sliding_window}")
-
-
-def _check_query_start(query_start: Int, num_tokens: int) -> None:
-    if (
-        len(query_start) == 0
-        or query_start[0] != 0
-        or query_start[-1] != num_tokens
-        or (np.diff(query_start) < 0).any()
-    ):
-        raise ValueError(f"query_start must rise from 0 to {num_tokens}, got {query_start.tolist()}")
-
-
-def _distances(positions: NDArray[np.int64], num_keys: int) -> NDArray[np.int64]:
-    """Return [queries, num_keys]: how far before the query at this position the key is."""
-    distances: NDArray[np.int64] = positions[:, None] - np.arange(num_keys)[None, :]
-    return distances
-
-
-def _scores(query: Float, key: Float, scale: float) -> Float:
-    """query [n, Q, D], key [K, L, D]; return scale * q.k as [Q, n, L]."""
-    key = np.repeat(key, query.shape[1] // key.shape[0], axis=0)
-    scores: Float = query.transpose(1, 0, 2) @ key.transpose(0, 2, 1) * np.float32(scale)
-    return scores
-
-
-def _attend(scores: Float, value: Float, visible: NDArray[np.bool_], sinks: Float | None) -> Float:
-    """Weigh value [K, L, D] by the softmax of scores [Q, n, L] where visible [n, L]; return [n, Q, D]."""
-    value = np.repeat(value, scores.shape[0] // value.shape[0], axis=0)  # [Q, L, D]
-    scores = np.where(visible, scores, np.float32(-np.inf))
-    largest = scores.max(axis=-1, keepdims=True)
-    if sinks is not None:
-        largest = np.maximum(largest, sinks[:, None, None])
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=-1, keepdims=True)
-    if sinks is not None:
-        total += np.exp(sinks[:, None, None] - largest)
-    weights /= total
-    # A page that the window has left may hold anything, NaN too: 0 * NaN must not reach the sum.
-    seen: NDArray[np.bool_] = np.logical_or.reduce(visible, axis=0)
-    attended: Float = weights @ np.where(seen[:, None], value, np.float32(0))
-    return attended.transpose(1, 0, 2)

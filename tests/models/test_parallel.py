@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.models.decoder_config import DecoderConfig
 from octavo.models.llama import read_config
 from octavo.models.registry import build_model, check_parallel_sizes
-from octavo.models.sharing import ModelShare, head_share, stage_layers
+from octavo.models.sharing import ModelShare, head_shares, stage_layers
 from octavo.ops.interface import Float, Ops
 from octavo.ops.select import native_facts
 from octavo.types.structured_params import StructuredOutputsParams
@@ -92,7 +93,15 @@ def test_two_ranks_or_two_stages_give_the_bits_of_one_process(name: str) -> None
 
 @pytest.mark.parametrize(
     ("sizes", "heads"),
-    [((3, 1), (6, 3)), ((2, 1), (6, 3)), ((4, 1), (8, 2)), ((4, 1), (6, 2)), ((2, 3), (4, 1)), ((3, 2), (7, 1))],
+    [
+        ((3, 1), (6, 3)),
+        ((2, 1), (9, 3)),
+        ((3, 1), (10, 2)),
+        ((4, 1), (8, 2)),
+        ((4, 1), (6, 2)),
+        ((2, 3), (4, 1)),
+        ((3, 2), (7, 1)),
+    ],
 )
 def test_heads_and_vocabularies_that_do_not_divide_evenly(sizes: tuple[int, int], heads: tuple[int, int]) -> None:
     num_heads, num_kv = heads
@@ -183,16 +192,24 @@ def decoder(num_heads: int = 4, num_kv: int = 2, num_layers: int = 3) -> Decoder
     return read_config(hf_config(random_model(LlamaConfig(**{**TINY, **sizes, "hidden_size": 16 * num_heads}))))
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv"), [(9, 3), (8, 2), (6, 1), (4, 4)])
+@pytest.mark.parametrize(("num_heads", "num_kv"), [(9, 3), (8, 2), (6, 1), (4, 4), (14, 2), (12, 3)])
 def test_every_query_head_is_computed_once_beside_its_keys(num_heads: int, num_kv: int) -> None:
     config = decoder(num_heads, num_kv)
     for size in range(1, num_heads + 1):
-        if size > num_kv and size % num_kv:
-            continue
-        shares = [head_share(config, size, rank) for rank in range(size)]
+        shares = head_shares(config, size)
         assert [head for own in shares for head in own.query] == list(range(num_heads))
         for own in shares:
-            assert {head * num_kv // num_heads for head in own.query} == set(own.kv)
+            counts = Counter(head * num_kv // num_heads for head in own.query)
+            assert list(own.kv) == sorted(counts)
+            assert own.heads_of_kv(num_heads // num_kv) == [counts[head] for head in own.kv]
+        # nobody keeps more of the cache for it than where whole key/value heads are divided
+        assert max(len(own.kv) for own in shares) <= max(-(-num_kv // size), 2 if size > num_kv else 1)
+
+
+def test_query_heads_are_divided_evenly_where_key_value_heads_are_odd() -> None:
+    assert [len(own.query) for own in head_shares(decoder(9, 3), 2)] == [4, 5]
+    assert [len(own.query) for own in head_shares(decoder(14, 2), 3)] == [4, 5, 5]
+    assert [len(own.query) for own in head_shares(decoder(32, 8), 3)] == [8, 12, 12]
 
 
 @pytest.mark.parametrize("num_layers", [1, 3, 30])
@@ -207,8 +224,7 @@ def test_stages_have_all_layers_in_order_and_none_is_empty(num_layers: int) -> N
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ((5, 1), "tensor_parallel_size=5 does not divide the 4 query heads and 2 key/value heads"),
-        ((3, 1), "tensor_parallel_size=3 does not divide the 4 query heads and 2 key/value heads"),
+        ((5, 1), "tensor_parallel_size=5 exceeds the 4 query heads of LlamaForCausalLM"),
         ((1, 4), "pipeline_parallel_size=4, but LlamaForCausalLM has 3 layers"),
     ],
 )
@@ -219,7 +235,7 @@ def test_impossible_sizes_are_refused_with_the_numbers(sizes: tuple[int, int], r
 
 def test_what_one_worker_must_do_alone_is_refused_at_start(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
-    with pytest.raises(ConfigError, match="does not divide"):
+    with pytest.raises(ConfigError, match="exceeds the 4 query heads"):
         generate(folder, **parallel(tp_size=7))
     with pytest.raises(UnsupportedError, match="decode_context_parallel_size=2"):
         generate(folder, decode_context_parallel_size=2)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.ops import kv_layout
 from octavo.ops.interface import AttentionMetadata, Ops
-from octavo.ops.kv_layout import CacheSizes
+from octavo.ops.kv_layout import CacheSizes, DealtTokens
 from octavo.ops.reference import ReferenceOps
 from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits
 
@@ -369,3 +369,97 @@ def test_bad_store_kv_arguments_are_refused(native: Ops) -> None:
     cache.flags.writeable = False
     with pytest.raises(ValueError, match="cache must be writable"):
         native.store_kv(key, key, cache, np.array([0, 1], np.int64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_query_heads_may_be_divided_unevenly_among_keys(native: Ops, dtype: str) -> None:
+    step = make_step(MIXED, num_kv_heads=3, group=3, dtype=dtype)
+    whole = attend(native, step)
+    kept = {
+        "first": ([3, 2], range(5), [0, 1]),
+        "last": ([1, 3], range(5, 9), [1, 2]),
+        "all": ([3, 3, 3], range(9), [0, 1, 2]),
+    }
+    for counts, heads, kv_heads in kept.values():
+        query = step.query[:, heads.start : heads.stop]
+        cache = np.ascontiguousarray(step.cache[:, :, kv_heads])
+        out = native.paged_attention(query, cache, step.metadata, 0.25, heads_of_kv=counts)
+        np.testing.assert_array_equal(out, whole[:, heads.start * 16 : heads.stop * 16])
+        reference = REFERENCE.paged_attention(query, cache, step.metadata, 0.25, heads_of_kv=counts)
+        np.testing.assert_allclose(reference, out, rtol=1e-5, atol=3e-6)
+    for ops in (native, REFERENCE):
+        for wrong in ([3, 2], [9], [10, -1, 0], [3, 3, 2], [6, 3, 0]):
+            with pytest.raises(ValueError, match="heads_of_kv"):
+                ops.paged_attention(step.query, step.cache, step.metadata, 0.25, heads_of_kv=wrong)
+
+
+def deal(step: Step, dealt: DealtTokens) -> Step:
+    """Return the step with a cache that has only one part's tokens; places of others hold what must not be read."""
+    sizes = kv_layout.cache_sizes(step.cache)
+    cache = unused_cache(sizes, step.cache.dtype.name)
+    table = step.metadata.block_table
+    for row, num_keys in enumerate(step.metadata.seq_lens.tolist()):
+        from_keys = np.flatnonzero(dealt.has(np.arange(num_keys)))
+        to_keys = np.arange(len(from_keys))
+        size = sizes.block_size
+        for elements in (kv_layout.keys_of, kv_layout.values_of):
+            found = elements(step.cache)[table[row, from_keys // size], :, from_keys % size]
+            elements(cache)[table[row, to_keys // size], :, to_keys % size] = found
+        if step.cache.dtype == np.int8:
+            for plane in (0, 1):
+                scales = kv_layout.scales_of(step.cache, plane)[table[row, from_keys // size], :, from_keys % size]
+                kv_layout.scales_of(cache, plane)[table[row, to_keys // size], :, to_keys % size] = scales
+    return replace(step, cache=cache)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("num_parts", "run", "block_size"), [(2, 1, 16), (3, 1, 7), (2, 8, 16), (4, 16, 16), (5, 3, 3)]
+)
+def test_parts_of_the_tokens_together_are_all_of_them(
+    native: Ops, num_parts: int, run: int, block_size: int, dtype: str
+) -> None:
+    step = make_step([(1, 1), *MIXED, (1, 1500), (40, 1300)], block_size=block_size, dtype=dtype, head_dim=24)
+    expected = attend(REFERENCE, step).reshape(len(step.query), 6, 24)
+    all_dealt = [DealtTokens(part, num_parts, run) for part in range(num_parts)]
+    for ops in (native, REFERENCE):
+        own = [ops.partial_attention(s.query, s.cache, s.metadata, 0.25, d) for d in all_dealt for s in [deal(step, d)]]
+        parts = np.concatenate(own, axis=1)
+        for heads in (range(6), range(2, 5)):
+            merged = ops.merge_attention(parts, num_parts, 6, heads).reshape(len(step.query), len(heads), 24)
+            np.testing.assert_allclose(merged, expected[:, heads.start : heads.stop], rtol=2e-5, atol=5e-6)
+
+
+def test_a_part_of_the_tokens_does_not_depend_on_chunks_and_neighbours(native: Ops) -> None:
+    step = make_step([(1, 900), (60, 700), (3, 64)])
+    dealt = DealtTokens(1, 2, 4)
+    dealt_step = deal(step, dealt)
+    whole = native.partial_attention(step.query, dealt_step.cache, step.metadata, 0.25, dealt)
+    for token in (0, 1, 30, 60, 63):
+        row = 0 if token == 0 else 1 if token <= 60 else 2
+        position = step.metadata.seq_lens[row] - (step.metadata.query_start[row + 1] - token)
+        alone = AttentionMetadata(
+            np.array([0, 1], np.int32),
+            np.array([position + 1], np.int32),
+            step.metadata.block_table[row : row + 1],
+            np.zeros(1, np.int64),
+        )
+        one = native.partial_attention(step.query[token : token + 1], dealt_step.cache, alone, 0.25, dealt)
+        np.testing.assert_array_equal(one[0], whole[token])
+
+
+def test_parts_that_are_none_are_refused(native: Ops) -> None:
+    step = make_step([(1, 40)])
+    for wrong in (DealtTokens(2, 2, 1), DealtTokens(-1, 2, 1), DealtTokens(0, 2, 0)):
+        with pytest.raises(ValueError, match="part"):
+            native.partial_attention(step.query, step.cache, step.metadata, 0.25, wrong)
+    # 200 tokens in two parts need seven blocks of 16, and the row has four
+    metadata = replace(step.metadata, seq_lens=np.array([200], np.int32))
+    for ops in (native, REFERENCE):
+        with pytest.raises(ValueError, match="seq_lens"):
+            ops.partial_attention(step.query, step.cache, metadata, 0.25, DealtTokens(0, 2, 1))
+    parts = np.zeros((3, 2 * 6 * 18), np.float32)
+    with pytest.raises(ValueError, match="parts"):
+        native.merge_attention(parts[:, :-1], 2, 6, range(6))
+    with pytest.raises(ValueError, match="parts"):
+        native.merge_attention(parts, 2, 6, range(2, 7))
