@@ -138,8 +138,9 @@ class EngineArgs(metaclass=_KnownOptions):
     )
     speculative_config: dict[str, Any] | None = _option(
         None,
-        "JSON object: method (ngram, suffix, draft_model), model, num_speculative_tokens, prompt_lookup_min and "
-        "prompt_lookup_max (5), num_speculative_tokens_per_batch_size, suffix_decoding_…; see docs/speculative.md",
+        "JSON object: method (ngram, suffix, draft_model, medusa, eagle, eagle3, mtp), model, num_speculative_tokens, "
+        "prompt_lookup_min and prompt_lookup_max (5), num_speculative_tokens_per_batch_size, suffix_decoding_…; "
+        "see docs/speculative.md",
     )
     spec_method: str | None = _option(None, "method of speculative_config")
     spec_model: str | None = _option(None, "model of speculative_config")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SpeculativeMethod = Literal["ngram", "suffix", "draft_model"]
+SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "medusa", "eagle", "eagle3", "mtp"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class SpeculativeConfig:
     suffix_decoding_max_tree_depth: longest context that is compared
     suffix_decoding_max_cached_requests: past outputs that are kept; 0: none
     suffix_decoding_max_spec_factor: guesses for each token of context that was found
-    model, revision: draft_model: the model that guesses, named as the served one is
+    model, revision: what guesses, where it has weights, named as the served model is; None: they lie beside that's
     suffix_decoding_min_token_prob: how often a guess must have followed, as a share, all guesses before it included
     """
 
@@ -36,5 +36,5 @@ class SpeculativeConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Slots that a request needs beyond its step's tokens: a draft model stores its guesses' keys."""
-        return self.num_speculative_tokens if self.method == "draft_model" else 0
+        """Slots that a request needs beyond its step's tokens: for the keys of guesses, where guessing stores some."""
+        return self.num_speculative_tokens if self.method in ("draft_model", "eagle", "eagle3", "mtp") else 0

@@ -96,7 +96,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     max_model_len, fit = _max_model_len(args.max_model_len, facts, pooling)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
     model = dataclasses.replace(model, pooling=pooling)
-    speculative, lora = speculative_config(args), lora_config(args)
+    speculative, lora = speculative_config(args, checkpoint, load), lora_config(args)
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds),
@@ -110,7 +110,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     )
     check_lora(config)
     check_model_is_divisible(config, checkpoint)
-    check_speculation(config)
+    check_speculation(config, facts, checkpoint)
     logger.info(
         "%s: %s, %d layers, %d positions, vocabulary of %d; steps of up to %d tokens, up to %d requests at a time",
         model.served_model_name,

@@ -6,16 +6,18 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from octavo.config import EngineArgs, OctavoConfig
+from octavo.config import EngineArgs, LoadConfig, OctavoConfig
 from octavo.config.speculative import SpeculativeConfig, SpeculativeMethod
+from octavo.engine.draft_weights import check_mtp_count, check_weights, draft_config, infer_method
 from octavo.errors import ConfigError, UnsupportedError
-from octavo.loader.resolve import open_checkpoint
+from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
-from octavo.models.registry import describe
+from octavo.models.interface import ModelFacts
 
 logger = get_logger(__name__)
 
 METHODS: tuple[SpeculativeMethod, ...] = get_args(SpeculativeMethod)
+_WITHOUT_WEIGHTS = ("ngram", "suffix")
 _MAX_TOKENS = 128
 _COUNTS = (
     "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max",
@@ -39,22 +41,21 @@ _NEUTRAL: Mapping[str, tuple[tuple[object, ...], str]] = {
     "enforce_eager": ((False, True), ""),
 }
 _NOT_BUILT = (
-    "eagle", "eagle3", "medusa", "mtp",
     "ngram_gpu", "mlp_speculator", "dflash", "dspark", "extract_hidden_states", "custom_class",
 )  # fmt: skip
 
 
-def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
+def speculative_config(args: EngineArgs, checkpoint: Checkpoint, load: LoadConfig) -> SpeculativeConfig | None:
     """Decide speculative_config and its short forms; None for none. Raises ConfigError or UnsupportedError.
 
-    What it must have in common with the model is for `check_speculation`.
+    What it must have in common with the model, which is `checkpoint`, is for `check_speculation`.
     """
     short = {"method": args.spec_method, "model": args.spec_model, "num_speculative_tokens": args.spec_tokens}
     options = {**(args.speculative_config or {}), **{name: value for name, value in short.items() if value is not None}}
     values = {name: value for name, value in options.items() if value is not None}
     if not values:
         return None
-    method = _method(values)
+    method = _method(values, checkpoint, load)
     values.pop("method", None)
     draft: dict[str, Any] = {name: values.pop(name) for name in ("model", "revision") if name in values}
     _check_neutral(values)
@@ -65,6 +66,9 @@ def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
         _complete_lookup(values)
     elif method == "suffix":
         values.setdefault("num_speculative_tokens", values.get("suffix_decoding_max_tree_depth", 24))
+    elif method == "mtp":
+        own = draft_config(draft.get("model"), draft.get("revision"), checkpoint, load)
+        values["num_speculative_tokens"] = check_mtp_count(own, values.get("num_speculative_tokens"))
     if "num_speculative_tokens" not in values:
         raise ConfigError(f"speculative_config with method {method!r} needs num_speculative_tokens, for example 8")
     if not 1 <= values["num_speculative_tokens"] <= _MAX_TOKENS:
@@ -72,47 +76,42 @@ def speculative_config(args: EngineArgs) -> SpeculativeConfig | None:
             f"speculative_config.num_speculative_tokens must be 1 to {_MAX_TOKENS}, "
             f"got {values['num_speculative_tokens']}"
         )
-    if method == "draft_model":
+    if method not in _WITHOUT_WEIGHTS:
         values.update(draft)
     config = SpeculativeConfig(method, num_speculative_tokens_per_batch_size=limits, **values)
     logger.info("speculation: %s, up to %d tokens ahead", method, config.num_speculative_tokens)
     return config
 
 
-def check_speculation(config: OctavoConfig) -> None:
-    """Raise ConfigError or UnsupportedError where nothing can guess for the model, or not the draft model."""
-    speculative, model = config.speculative, config.model
+def check_speculation(config: OctavoConfig, facts: ModelFacts, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError or UnsupportedError where nothing can guess for the model, or not the weights named."""
+    speculative = config.speculative
     if speculative is None:
         return
-    if model.pooling is not None:
+    if config.model.pooling is not None:
         raise UnsupportedError("speculative_config has no meaning for a pooling model, which generates nothing")
-    if speculative.model is None:
-        return
-    if config.parallel.world_size > 1:
-        raise UnsupportedError("draft models need one worker: leave tensor_parallel_size at 1, or use ngram or suffix")
-    draft = describe(open_checkpoint(speculative.model, config.load, revision=speculative.revision).config)
-    if draft.vocab_size != model.vocab_size:
-        raise ConfigError(
-            f"the draft model {speculative.model!r} has a vocabulary of {draft.vocab_size} tokens, the model one of "
-            f"{model.vocab_size}; both must have the same tokens"
-        )
-    if draft.max_position < model.max_model_len:
-        raise ConfigError(
-            f"the draft model {speculative.model!r} has {draft.max_position} positions, fewer than max_model_len="
-            f"{model.max_model_len}; set max_model_len to at most {draft.max_position}"
-        )
+    if speculative.method not in _WITHOUT_WEIGHTS:
+        own = draft_config(speculative.model, speculative.revision, checkpoint, config.load)
+        check_weights(config, speculative, facts, own)
 
 
-def _method(values: Mapping[str, Any]) -> SpeculativeMethod:
+def _method(values: Mapping[str, Any], checkpoint: Checkpoint, load: LoadConfig) -> SpeculativeMethod:
     method, model = values.get("method"), values.get("model")
+    if model is not None and not isinstance(model, str):
+        raise ConfigError(f"speculative_config.model must be the name of what guesses, got {model!r}")
     if method is None and model is not None:
-        method = "ngram" if model == "ngram" else "draft_model"
+        if model == "ngram":
+            return "ngram"
+        return infer_method(model, draft_config(model, values.get("revision"), checkpoint, load))
+    if isinstance(method, str) and method.endswith("_mtp"):
+        logger.warning("speculative_config.method=%r is an old name of 'mtp'", method)
+        method = "mtp"
     for known in METHODS:
         if method == known:
-            if known == "draft_model" and not isinstance(model, str):
-                raise ConfigError(f"speculative_config with method {known!r} needs model, the name of the draft model")
-            if known != "draft_model" and model not in (None, known):
+            if known in _WITHOUT_WEIGHTS and model not in (None, known):
                 raise ConfigError(f"speculative_config.model={model!r} has no meaning with method {known!r}")
+            if known not in (*_WITHOUT_WEIGHTS, "mtp") and model is None:
+                raise ConfigError(f"speculative_config with method {known!r} needs model, the name of what guesses")
             return known
     if method in _NOT_BUILT:
         raise UnsupportedError(f"speculative_config: {method!r} is not built; use method {' or '.join(METHODS)}")

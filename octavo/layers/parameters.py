@@ -9,6 +9,7 @@ import numpy as np
 
 from octavo.layers.linear import Linear
 from octavo.loader.compact import CompactMatrix
+from octavo.loader.cut import ColumnCut
 from octavo.loader.weights import HostTensor, WeightSource
 from octavo.ops.interface import Float, Ops, Weight
 
@@ -42,15 +43,19 @@ class Parameters:
         in_features: int,
         bias: bool,
         shares: Sequence[Sequence[range]] | None = None,
+        columns: range | None = None,
     ) -> Linear:
         """Stack the projections `names` of one input into one Linear; `bias`: each has one.
 
         shares: of each projection, the output features to take, piece by piece; None: all
+        columns: the input features to take; None: all
         """
         matrices: list[Float | CompactMatrix] = []
         biases: list[Float] = []
         for index, (name, size) in enumerate(zip(names, out_sizes, strict=True)):
             tensor = self._tensor(name, size, in_features)
+            if columns is not None:
+                tensor = ColumnCut(tensor, columns)
             vector = self.vector(f"{name}.bias", size) if bias else None
             if shares is None:
                 matrices.append(_matrix(tensor, self.transposed))

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint's matrices: the output features that one of several workers keeps, in their own format."""
+"""Parts of a checkpoint's matrices: output features, as one of several workers keeps them, or input features."""
 
 from __future__ import annotations
 
@@ -30,6 +30,30 @@ class CutTensor:
     def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
         whole = None if transposed else self.inner.compact(self.transposed)
         return None if whole is None else _cut_matrix(whole, slice(self.rows.start, self.rows.stop))
+
+    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
+        return CutTensor(self, rows, transposed)
+
+
+@dataclass(frozen=True)
+class ColumnCut:
+    """Some input features of a matrix [out, in]. Quantised ones, whose groups run along these, become float32."""
+
+    inner: HostTensor
+    columns: range
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape[0], len(self.columns)
+
+    def float32(self) -> NDArray[np.float32]:
+        return np.ascontiguousarray(self.inner.float32()[:, self.columns.start : self.columns.stop])
+
+    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
+        whole = None if transposed else self.inner.compact()
+        if not isinstance(whole, HalfMatrix):
+            return None
+        return replace(whole, bits=np.ascontiguousarray(whole.bits[:, self.columns.start : self.columns.stop]))
 
     def cut(self, rows: range, transposed: bool = False) -> HostTensor:
         return CutTensor(self, rows, transposed)

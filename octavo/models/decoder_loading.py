@@ -48,7 +48,7 @@ def load_decoder(
         )
     root = next((root for root in names.roots if weights.has(f"{root}{names.embedding}.weight")), names.roots[0])
     share = share or ModelShare()
-    loading = _Loading(config, names, root, Parameters(weights, ops, names.transposed), share)
+    loading = DecoderLoading(config, names, root, Parameters(weights, ops, names.transposed), share)
     table, lm_head = loading.embedding_and_head()
     own_layers = stage_layers(config, share.num_stages, share.stage)
     layers = [(index, config.layers[index]) for index in own_layers]
@@ -96,14 +96,19 @@ def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: s
 
 
 @dataclass(frozen=True, slots=True)
-class _Loading:
-    """One decoder while it is read."""
+class DecoderLoading:
+    """One decoder while it is read.
+
+    qkv_columns: the last of the features that query, key and value are projected from, where others come before the
+        hidden state's
+    """
 
     config: DecoderConfig
     names: WeightNames
     root: str
     parameters: Parameters
     share: ModelShare
+    qkv_columns: range | None = None
 
     def embedding_and_head(self) -> tuple[Weight | None, Weight | None]:
         """Return the embedding table and the output projection, where the stage has them: one Weight when tied.
@@ -264,7 +269,9 @@ class _Loading:
         elif is_fused:
             starts = accumulate(sizes, initial=0)
             pieces = [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
-        return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)
+        columns = self.qkv_columns if parts == self.names.qkv else None
+        in_features = self.config.hidden_size if columns is None else columns.stop
+        return self.parameters.linear(names, out_sizes, in_features, bias, pieces, columns)
 
     def _by_head(self, shares: Sequence[range]) -> list[range]:
         """Return where a projection that is fused head by head has these parts, in the order of parts."""

@@ -21,7 +21,10 @@ class Proposer(Protocol):
         ...
 
     def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        """Return up to so many guesses of what follows for each row; none where nothing speaks for any."""
+        """Return up to so many guesses of what follows for each row; none where nothing speaks for any.
+
+        Called in every step, without rows where no guess is wanted.
+        """
         ...
 
     def remove(self, row: int) -> None:

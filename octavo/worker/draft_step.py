@@ -109,6 +109,7 @@ class DraftStep:
         """Learn what was generated, and return guesses of what follows for the rows where they are worth it."""
         if not self._lengths.pays(len(new_token_ids)):
             self._guesses.clear()
+            self._proposer.propose([], [])  # those that read along go on
             return {}
         rows, lengths = [], []
         for request_id, token_ids in new_token_ids.items():
@@ -159,22 +160,21 @@ def draft_output_rows(inputs: StepInputs, sampling: NDArray[np.intp], drafts: Se
     return lines
 
 
-def measure_costs(
-    bound: BoundModel, draft: BoundModel | None, block_sizes: Sequence[int], max_tokens: int
-) -> StepCosts:
-    """Time steps of one and of several tokens, and one of the draft model.
+def measure_costs(bound: BoundModel, guess_seconds: float, block_sizes: Sequence[int], max_tokens: int) -> StepCosts:
+    """Time steps of one and of several tokens, and set what a guess costs against them.
 
     block_sizes: of the KV cache groups; what is written goes to the null block
     max_tokens: that a step may have
     """
     most = min(_MEASURED_TOKENS, max_tokens)
-    one, several = (_seconds(bound, block_sizes, num_tokens) for num_tokens in (1, most))
+    one, several = (step_seconds(bound, block_sizes, num_tokens) for num_tokens in (1, most))
     per_token = max((several - one) / max(most - 1, 1), 1e-9)
-    guess = 0.0 if draft is None else _seconds(draft, block_sizes, 1)
-    return StepCosts(fixed=float(np.clip(one / per_token - 1, 0.0, 64.0)), guess=min(guess / per_token, 64.0))
+    guess = min(guess_seconds / per_token, 64.0)
+    return StepCosts(fixed=float(np.clip(one / per_token - 1, 0.0, 64.0)), guess=guess)
 
 
-def _seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int) -> float:
+def step_seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int, hidden: Float | None = None) -> float:
+    """Time a step of one request. hidden: what it takes beside tokens, if anything"""
     positions = np.arange(num_tokens, dtype=np.int32)
     metadata = [
         AttentionMetadata(
@@ -185,7 +185,7 @@ def _seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int) -> 
         )
         for size in block_sizes
     ]
-    inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata)
+    inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata, hidden)
     runs = []
     for _ in range(4):
         begin = time.perf_counter()

@@ -30,8 +30,8 @@ from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutpu
 from octavo.worker.adapter_step import AdapterStep
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
-from octavo.worker.draft_model import DraftModel
 from octavo.worker.draft_step import DraftStep, draft_output_rows, make_proposer, measure_costs
+from octavo.worker.drafters import make_drafter
 from octavo.worker.input_builder import StepInputs, build_inputs, metadata_without_cache
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.pooling_step import PoolingStep
@@ -51,9 +51,7 @@ class ModelRunner:
         self._config = config
         self.ops = ops
         self._groups = groups
-        self._draft_model: DraftModel | None = None
-        if config.speculative is not None and config.speculative.method == "draft_model":
-            self._draft_model = DraftModel(config, ops)
+        self._drafter = make_drafter(config, ops)
         self.adapters: AdapterStep | None = None
         if config.lora is not None:
             self.adapters = AdapterStep(config.lora, config.scheduler.max_num_seqs)
@@ -75,14 +73,14 @@ class ModelRunner:
             dense = files.dense if files is not None else ()
             self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len)
         self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
-        if self._draft_model is not None:
-            self._draft_model.load()
+        if self._drafter is not None:
+            self._drafter.load(self.model, checkpoint)
         if checkpoint.gguf is not None:
             checkpoint.gguf.release_pages()
 
     def kv_cache_specs(self) -> Mapping[str, KVCacheSpec]:
         specs = self.model.kv_cache_specs(self._config.cache.block_size, self._config.cache.dtype)
-        return specs if self._draft_model is None else {**specs, **self._draft_model.kv_cache_specs()}
+        return specs if self._drafter is None else {**specs, **self._drafter.kv_cache_specs()}
 
     def initialize_kv_cache(self, plan: KVCacheConfig, max_model_len: int) -> None:
         """Allocate caches, rows and per-row state for the plan."""
@@ -113,8 +111,8 @@ class ModelRunner:
         """Drop the KV caches and, if asked to, the weights; no step may follow before `regain_memory`."""
         del self._bound
         self._kv_caches = {}
-        if self._draft_model is not None:
-            self._draft_model.release(weights)
+        if self._drafter is not None:
+            self._drafter.release(weights)
         if weights:
             del self.model
 
@@ -157,18 +155,19 @@ class ModelRunner:
     def _allocate_caches(self) -> None:
         self._kv_caches = allocate_kv_caches(self._plan)
         self._bound = self._bind(self._kv_caches, [group.layer_names for group in self._plan.groups])
-        if self._draft_model is not None:
-            self._draft_model.bind(self._kv_caches, self._plan)
+        if self._drafter is not None:
+            self._drafter.bind(self._kv_caches, self._plan)
 
     def _draft_step(self, config: SpeculativeConfig) -> DraftStep:
         max_rows = self._max_logits_rows()
         max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens)
         block_sizes = [group.spec.block_size for group in self._plan.groups]
-        draft = self._draft_model
-        if draft is not None:
-            draft.attach(self._rows, self._block_tables)
-        costs = measure_costs(self._bound, None if draft is None else draft.bound, block_sizes, max_tokens)
-        return DraftStep(config, self._rows, self._sampler, max_rows, draft or make_proposer(config), costs)
+        guess_seconds, drafter = 0.0, self._drafter
+        if drafter is not None:
+            drafter.attach(self._rows, self._block_tables)
+            guess_seconds = drafter.guess_seconds(block_sizes)
+        costs = measure_costs(self._bound, guess_seconds, block_sizes, max_tokens)
+        return DraftStep(config, self._rows, self._sampler, max_rows, drafter or make_proposer(config), costs)
 
     def _pooling_step(self, model: PoolingModel) -> PoolingStep:
         config = self._config.model.pooling
@@ -191,8 +190,9 @@ class ModelRunner:
         eager = self._config.model.enforce_eager or not self._groups.tensor.in_tape
         groups = layer_groups or [()]
         rows = None if self.adapters is None else self.adapters.rows
+        taps = () if self._drafter is None else self._drafter.taps
         return bind_model(
-            self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits(), rows
+            self.model, self.ops, kv_caches, groups, None if eager else limits, self._gives_logits(), rows, taps
         )
 
     def _max_logits_rows(self) -> int:
@@ -246,6 +246,8 @@ class ModelRunner:
         if self.adapters is not None:
             slots = self.adapters.token_slots(inputs.rows, inputs.query_start)
             forward_inputs.adapter_slots, forward_inputs.output_adapter_slots = slots, slots[output_rows]
+        if self._drafter is not None:
+            return self._drafter.follow(self._bound.forward, forward_inputs, inputs)
         return self._bound.forward(forward_inputs)
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:

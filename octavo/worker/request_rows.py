@@ -87,6 +87,11 @@ class RequestRows:
         fitting = token_ids[: max(self.token_ids.shape[1] - end, 0)]
         self.token_ids[row, end : end + len(fitting)] = fitting
 
+    def fitting(self, rows: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Return how many tokens fit behind each row's, of those that are wanted."""
+        room = (self.token_ids.shape[1] - self.num_tokens[rows]).tolist() if rows else []
+        return [max(min(length, free), 0) for length, free in zip(lengths, room, strict=True)]
+
     def place_drafts(self, row: int, draft: Sequence[int]) -> None:
         """Put guesses behind a row's tokens, without counting them."""
         end = int(self.num_tokens[row])

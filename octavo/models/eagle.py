@@ -1,0 +1,97 @@
+"""EAGLE (Li et al., arXiv 2401.15077): a Llama layer that guesses from what the model's final norm gives.
+
+As in the published code (SafeAILab/EAGLE, `cnets1.py`) and vLLM's `llama_eagle`: `fc` of (embedding, hidden state), the
+first layer without its input norm, no final norm; embedding and output projection are the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from octavo.errors import CheckpointError, ConfigError, UnsupportedError
+from octavo.layers.linear import Embedding
+from octavo.layers.norm import NoNorm
+from octavo.loader.hf_config import HFConfig
+from octavo.loader.weights import WeightSource
+from octavo.models.config_reading import read_decoder_config
+from octavo.models.decoder import Decoder, DecoderLayer
+from octavo.models.decoder_config import DecoderConfig, WeightNames
+from octavo.models.decoder_loading import DecoderLoading, check_unused
+from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, draft_loading, rope_tables, side_by_side
+from octavo.models.interface import ModelFacts
+from octavo.ops.interface import Float, Ops
+
+_ARCHITECTURES = ("EagleLlamaForCausalLM", "LlamaForCausalLM")
+_SHARED = (r"(^|\.)embed_tokens\.weight$", r"^lm_head\.weight$", r"\.rotary_emb\.inv_freq$")
+_NAMES = WeightNames()
+
+
+def read_eagle(config: HFConfig, model: ModelFacts) -> DecoderConfig:
+    """Read an EAGLE network's config. Raises ConfigError where it was not made for the model, UnsupportedError."""
+    check_architecture(config, _ARCHITECTURES, "EAGLE")
+    decoder = read_decoder_config(config, "EAGLE")
+    check_sizes(config, decoder, model)
+    return decoder
+
+
+def check_architecture(config: HFConfig, accepted: Collection[str], method: str) -> None:
+    """Raise UnsupportedError for a network that is not Llama's."""
+    names = config.list("architectures", [])
+    if not any(name in accepted for name in names):
+        raise UnsupportedError(
+            f"{config.source}: {method} networks of the architecture {', '.join(map(str, names)) or 'unknown'} are not "
+            f"built; built: {', '.join(accepted)}"
+        )
+
+
+def check_sizes(config: HFConfig, draft: DecoderConfig, model: ModelFacts, hidden_size: int | None = None) -> None:
+    """Raise ConfigError unless the network reads hidden states and tokens such as the model's.
+
+    hidden_size: of the model it was made for; None: its own
+    """
+    sizes = (("hidden_size", hidden_size or draft.hidden_size, model.hidden_size),)
+    for name, got, expected in (*sizes, ("vocab_size", draft.vocab_size, model.vocab_size)):
+        if got != expected:
+            raise ConfigError(
+                f"{config.source}: made for a model with {name} {got}, but that of {model.architecture} here is "
+                f"{expected}; take the one that was trained for this model"
+            )
+
+
+def network_root(weights: WeightSource, config: HFConfig) -> str:
+    """Return what stands before the names of a network's tensors."""
+    for root in ("", "model."):
+        if weights.has(f"{root}fc.weight"):
+            return root
+    raise CheckpointError(f"{config.source}: no tensor 'fc.weight' lies beside it, which EAGLE networks have")
+
+
+def load_eagle(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, max_model_len: int) -> HiddenDraft:
+    """Read the network. Raises CheckpointError for tensors that are missing, of another shape, or left over."""
+    decoder = read_eagle(config, model.facts)
+    loading = draft_loading(decoder, _NAMES, network_root(weights, config), weights, ops)
+    fc = f"{loading.root}fc"
+    embedded, hidden = side_by_side(loading, [fc], [decoder.hidden_size], bias=weights.has(f"{fc}.bias"))
+    tables = rope_tables(decoder, max_model_len)
+    first = _first_layer(loading, tables[0])
+    others = (loading.layer(i, decoder.layers[i], tables[i]) for i in range(1, len(decoder.layers)))
+    assert isinstance(model.embedding, Embedding) and model.lm_head is not None, "one worker has the whole model"
+    network = FusedDraft(
+        facts=decoder.facts,
+        embedding=model.embedding,
+        fusion=Fusion(NoNorm(), NoNorm(), embedded, hidden),
+        layers=(first, *others),
+        final_norm=NoNorm(),
+        lm_head=model.lm_head,
+    )
+    check_unused(weights, _SHARED, "EAGLE")
+    return HiddenDraft(network)
+
+
+def _first_layer(loading: DecoderLoading, cos_sin: Float | None) -> DecoderLayer:
+    """Read the layer that has no input norm."""
+    config = loading.config
+    bare = replace(loading, config=replace(config, pre_norm=False)).layer(0, config.layers[0], cos_sin)
+    prefix = loading.root + _NAMES.layer.format(index=0)
+    return replace(bare, mlp_norm=loading.norm(prefix + _NAMES.mlp_norm))

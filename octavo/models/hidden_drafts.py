@@ -1,0 +1,123 @@
+"""Networks that guess the token after next from the model's hidden states: what EAGLE and MTP have in common.
+
+At position p such a network takes the model's hidden state of p and the token of p + 1, which the model has drawn from
+it, and guesses the token of p + 2. What it gives for p takes the place of the hidden state of p + 1 to guess further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.attention.context import ForwardContext
+from octavo.layers.attention import Attention
+from octavo.layers.linear import Linear
+from octavo.layers.norm import Norm
+from octavo.layers.parallel import SharedLinear
+from octavo.layers.parameters import Parameters
+from octavo.layers.rotary import cos_sin_table
+from octavo.loader.weights import WeightSource
+from octavo.models.decoder import DecoderLayer
+from octavo.models.decoder_config import DecoderConfig, WeightNames
+from octavo.models.decoder_loading import DecoderLoading
+from octavo.models.interface import CausalLM, ModelFacts
+from octavo.models.sharing import ModelShare
+from octavo.ops.interface import Float, Int, Ops
+from octavo.types.kv_spec import KVCacheSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenDraft:
+    """A network that guesses, and what it reads of the model.
+
+    network: takes the hidden states in its context, and the tokens that follow
+    taps: layers of the model whose states it reads, see ForwardContext; none: what the final norm gives
+    combine: makes the tapped states, side by side [T, len(taps) * H], the network's; None: it takes the only ones
+    hides_first: of position 0 no token is read: the id behind the vocabulary stands for it
+    token_ids: the model's id of each of the network's; None: they are the same
+    """
+
+    network: CausalLM
+    taps: tuple[int, ...] = ()
+    combine: Linear | None = None
+    hides_first: bool = False
+    token_ids: Int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Makes one vector of a token's embedding and a hidden state: each normalised, a projection of both together."""
+
+    embedding_norm: Norm
+    hidden_norm: Norm
+    embedding: Linear
+    hidden: Linear
+
+    def __call__(self, embedded: Float, hidden: Float, ops: Ops) -> Float:
+        """embedded, hidden: [T, H] -> [T, H]."""
+        first = self.embedding(self.embedding_norm(embedded, ops), ops)
+        return ops.add(first, self.hidden(self.hidden_norm(hidden, ops), ops))
+
+
+@dataclass(frozen=True, slots=True)
+class FusedDraft:
+    """A CausalLM: tokens and hidden states fused, decoder layers, a norm, the model's own output projection."""
+
+    facts: ModelFacts
+    embedding: Callable[[Int, Ops], Float]
+    fusion: Fusion
+    layers: tuple[DecoderLayer, ...]
+    final_norm: Norm
+    lm_head: Linear | SharedLinear
+
+    def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
+        return layer_specs(self.layers, block_size, dtype)
+
+    def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
+        assert context.hidden is not None, "it guesses from hidden states"
+        x = self.fusion(self.embedding(token_ids, context.ops), context.hidden, context.ops)
+        residual: Float | None = None
+        for layer in self.layers[:-1]:
+            x, residual = layer(x, residual, positions, context, None)
+        x, residual = self.layers[-1](x, residual, positions, context, context.output_rows)
+        hidden, _ = self.final_norm.add(x, residual, context.ops)
+        return hidden
+
+    def compute_logits(self, hidden: Float, ops: Ops) -> Float:
+        return self.lm_head(hidden, ops)
+
+
+def layer_specs(layers: Sequence[DecoderLayer], block_size: int, dtype: str) -> dict[str, KVCacheSpec]:
+    """Return what the layers store, by name."""
+    attentions = (layer.attention for layer in layers)
+    return {each.name: each.kv_cache_spec(block_size, dtype) for each in attentions if isinstance(each, Attention)}
+
+
+def draft_loading(
+    config: DecoderConfig,
+    names: WeightNames,
+    root: str,
+    weights: WeightSource,
+    ops: Ops,
+    qkv_columns: range | None = None,
+) -> DecoderLoading:
+    """Return what reads a network's layers and norms."""
+    return DecoderLoading(config, names, root, Parameters(weights, ops), ModelShare(), qkv_columns)
+
+
+def side_by_side(
+    loading: DecoderLoading, names: Sequence[str], out_sizes: Sequence[int], bias: bool = False
+) -> tuple[Linear, Linear]:
+    """Read a stack of projections [O, 2 H] of two inputs as one of the left and one of the right one, to be added.
+
+    bias: goes with the left one
+    """
+    size, parameters = loading.config.hidden_size, loading.parameters
+    left = parameters.linear(names, out_sizes, 2 * size, bias, columns=range(size))
+    return left, parameters.linear(names, out_sizes, 2 * size, False, columns=range(size, 2 * size))
+
+
+def rope_tables(config: DecoderConfig, max_model_len: int) -> list[Float | None]:
+    """Return each layer's table for the model's positions, whatever the network's config says of its own."""
+    tables = {rope: cos_sin_table(rope, max_model_len) for rope in {layer.rope for layer in config.layers} if rope}
+    return [tables[layer.rope] if layer.rope else None for layer in config.layers]
