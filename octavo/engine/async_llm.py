@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
+
+import msgspec
 
 from octavo.config import EngineArgs
+from octavo.engine import async_adapters, async_pooling, async_rest
 from octavo.engine.adapters import Adapters
-from octavo.engine.async_adapters import AsyncAdapters
-from octavo.engine.async_pooling import AsyncPooling
+from octavo.engine.async_client import ConnectClient
+from octavo.engine.async_mp_client import AsyncMPClient
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
 from octavo.engine.llm_engine import metrics_of
 from octavo.engine.output_collector import RequestOutputCollector
-from octavo.engine.process_start import StartedProcess, StartingProcess
+from octavo.engine.process_start import StartedEngine, StartingProcess
 from octavo.engine.reasoning import default_reasoning
 from octavo.engine.request_streams import RequestStreams
 from octavo.engine.request_traces import tracer_of
@@ -24,7 +28,8 @@ from octavo.engine.supervisor import RecoveryPolicy
 from octavo.engine.sync_mp_client import method_name
 from octavo.errors import ConfigError, EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
-from octavo.metrics.engine_metrics import Metric
+from octavo.metrics.engine_metrics import EngineCounts, Metric
+from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.stats_line import StatsLine
 from octavo.parsing.registry import load_plugin
 from octavo.tokenizers.tokenizer import Tokenizer
@@ -34,17 +39,16 @@ from octavo.types.sampling_params import SamplingParams
 
 logger = get_logger(__name__)
 
-PauseMode = Literal["abort", "wait", "keep"]
 
-
-class AsyncLLM(AsyncPooling, AsyncAdapters):
+class AsyncLLM:
     """A model in a process of its own or in several replicas, for one event loop: the one in which it is first used.
 
-    When a process dies, another takes its place and all requests go on where they were, or at once at other replicas.
+    It may be one of several front ends of these; what is asked of the engine then is done for all of them. When a
+    process dies, another takes its place and all requests go on where they were, or at once at other replicas.
     model_config, config: as the core started with them; num_blocks: of the KV cache
     """
 
-    def __init__(self, started: StartedProcess) -> None:
+    def __init__(self, started: StartedEngine, connect: ConnectClient) -> None:
         self.config = started.config
         self.model_config = started.config.model
         self.num_blocks = started.num_blocks
@@ -60,10 +64,9 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
             self.grammars,
         )
         self.adapters = Adapters(self.config.lora)
-        self._streams = RequestStreams(
-            started.handle, started.tokenizer, self.metrics, self.grammars, tracer_of(self.config)
-        )
-        self.engine_core = self._streams.client
+        self.streams = RequestStreams(connect, started.tokenizer, self.metrics, self.grammars, tracer_of(self.config))
+        self.engine_core = self.streams.client
+        self._serve_front_ends()
         self._stats_line = StatsLine(self.metrics, time.monotonic())
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
         # they only wait, for processes that compile; what is known already passes those that wait
@@ -77,7 +80,21 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
         """
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
-        return cls(StartingProcess(engine_args, recovery).wait())
+        process = StartingProcess(engine_args, recovery).wait()
+        return cls(process.engine, functools.partial(AsyncMPClient, process.handle))
+
+    def _serve_front_ends(self) -> None:
+        async def drain() -> None:
+            await self.streams.wait_until_drained()
+
+        async def release() -> None:
+            self.streams.gate.set()
+
+        async def engine_counts() -> list[EngineCounts]:
+            return self.metrics.counts
+
+        self.engine_core.services.update(hold=self.hold, drain=drain, release=release, engine_counts=engine_counts)
+        async_adapters.serve_adapters(self)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +140,7 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
                 yield output
         finally:
             if not finished:
-                self._streams.abort(collector.internal_ids)
+                self.streams.abort(collector.internal_ids)
 
     async def add_request(
         self,
@@ -140,15 +157,6 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
         reasoning_end_token_ids: Sequence[int] | None = None,
     ) -> RequestOutputCollector:
         """Check a request and start it; outputs come out of the collector. `generate` is this and reading it."""
-        num_replicas = self.config.parallel.data_parallel_size_local
-        if data_parallel_rank is not None and (
-            type(data_parallel_rank) is not int or data_parallel_rank not in range(num_replicas)
-        ):
-            raise InvalidRequestError(
-                f"data_parallel_rank must be from 0 to {num_replicas - 1}, for this server has {num_replicas} engine "
-                f"replicas, or left out; got {data_parallel_rank!r}",
-                "data_parallel_rank",
-            )
 
         def process() -> ProcessedRequest:
             adapter = self.adapters.resolve(lora_request)
@@ -174,74 +182,59 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids they were added with; their streams end with the finish reason "abort"."""
-        self._streams.abort_requests([request_id] if isinstance(request_id, str) else list(request_id))
+        self.streams.abort_requests([request_id] if isinstance(request_id, str) else list(request_id))
+
+    async def add_processed(
+        self,
+        processed: ProcessedRequest,
+        trace_headers: Mapping[str, str] | None = None,
+        data_parallel_rank: int | None = None,
+    ) -> RequestOutputCollector:
+        """Start a request that the input processor has checked; outputs come out of the collector."""
+        num_replicas = self.config.parallel.data_parallel_size_local
+        if data_parallel_rank is not None and (
+            type(data_parallel_rank) is not int or data_parallel_rank not in range(num_replicas)
+        ):
+            raise InvalidRequestError(
+                f"data_parallel_rank must be from 0 to {num_replicas - 1}, for this server has {num_replicas} engine "
+                f"replicas, or left out; got {data_parallel_rank!r}",
+                "data_parallel_rank",
+            )
+        self.streams.attach()
+        await self.streams.gate.wait()
+        return self.streams.start(processed, trace_headers, data_parallel_rank)
+
+    encode = async_pooling.encode
+    pooled = async_pooling.pooled
 
     # -- pausing, sleeping, ending -------------------------------------------------------------------------------------
 
-    async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
-        """Let new requests wait until `resume_generation`.
+    pause_generation = async_rest.pause_generation
+    resume_generation = async_rest.resume_generation
+    is_paused = async_rest.is_paused
+    sleep = async_rest.sleep
+    wake_up = async_rest.wake_up
+    is_sleeping = async_rest.is_sleeping
 
-        mode: what becomes of running requests. abort: they end; wait: they finish first; keep: they stand still
-        clear_cache: also forget the cached prefixes
-        """
-        if mode not in ("abort", "wait", "keep"):
-            raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
-        self._streams.attach()
-        self._streams.gate.clear()
-        if mode == "keep":
-            await self.engine_core.call("pause")
-        elif mode == "wait":
-            await self.engine_core.call("resume")  # they may stand still since an earlier pause
-            await self._streams.wait_until_drained()
-        else:
-            self._streams.abort_all()
-        if clear_cache:
-            await self.reset_prefix_cache(reset_running_requests=True)
-
-    async def resume_generation(self) -> None:
-        """Go on after `pause_generation`."""
-        await self.engine_core.call("resume")
-        self._streams.gate.set()
-
-    async def is_paused(self) -> bool:
-        """Say whether new requests wait."""
-        return not self._streams.gate.is_set()
-
-    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Rest until `wake_up`; requests wait. level 0: compute nothing; 1: give the KV cache back; 2: and the weights.
-
-        mode: see `pause_generation`
-        """
-        if type(level) is not int or level not in (0, 1, 2):
-            raise InvalidRequestError(
-                f"level must be 0 (compute nothing), 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level"
-            )
-        await self.pause_generation(mode=mode, clear_cache=level > 0)
-        if level:
-            await self.engine_core.call("sleep", level)
-
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Take the memory again and go on with requests. tags: accepted for vLLM's sake; everything wakes up."""
-        await self.engine_core.call("wake_up")
-        await self.resume_generation()
-
-    async def is_sleeping(self) -> bool:
-        """Say whether the engine sleeps, at level 0 too; paused by `pause_generation` is the same as that."""
-        has_given_memory_back: bool = await self.engine_core.call("is_sleeping")
-        return has_given_memory_back or await self.is_paused()
+    async def hold(self, aborts: bool) -> None:
+        """Let new requests to this front end wait; aborts: and end those that it has."""
+        self.streams.attach()
+        self.streams.gate.clear()
+        if aborts:
+            self.streams.abort_all()
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300) -> None:
         """Wait until no request is unfinished; raises TimeoutError after drain_timeout seconds."""
-        self._streams.attach()
+        self.streams.attach()
         try:
-            await asyncio.wait_for(self._streams.wait_until_drained(), drain_timeout)
+            await asyncio.wait_for(self.streams.wait_until_drained(), drain_timeout)
         except asyncio.TimeoutError:
             count = self.get_num_unfinished_requests()
             raise TimeoutError(f"{count} sequences are still unfinished after {drain_timeout} seconds") from None
 
     def shutdown(self) -> None:
         """End the core at once; unfinished streams raise EngineDeadError. Idempotent."""
-        self._streams.shutdown()
+        self.streams.shutdown()
         self._tokenizer_threads.shutdown(wait=False, cancel_futures=True)
         self._grammar_threads.shutdown(wait=False, cancel_futures=True)
         if self.grammars is not None:
@@ -270,7 +263,7 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
 
     async def check_health(self) -> None:
         """Raise EngineDeadError unless a core is there now; while the only one is replaced, requests wait for it."""
-        self._streams.attach()
+        self.streams.attach()
         if self.dead_error is not None:
             raise self.dead_error
         if not self.is_running:
@@ -278,9 +271,13 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
 
     def get_num_unfinished_requests(self) -> int:
         """Return how many sequences are live (a request with n > 1 counts n times)."""
-        return self._streams.num_unfinished
+        return self.streams.num_unfinished
 
     # -- services ------------------------------------------------------------------------------------------------------
+
+    add_lora = async_adapters.add_lora
+    remove_lora = async_adapters.remove_lora
+    list_loras = async_adapters.list_loras
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer; raises when the engine has none."""
@@ -298,9 +295,14 @@ class AsyncLLM(AsyncPooling, AsyncAdapters):
             raise ConfigError("there are no metrics, because the engine was started with disable_log_stats=True")
         return self.metrics.snapshot()
 
+    async def metrics_of_all(self) -> ReplicaMetrics:
+        """Return what all front ends of the engine have counted together."""
+        answers = await self.engine_core.call_front_ends("engine_counts")
+        return self.metrics.of_all(msgspec.convert(answers, list[list[EngineCounts]]))
+
     async def do_log_stats(self) -> None:
         """Log the speed since the last call, and the load."""
-        line, _ = self._stats_line.next(time.monotonic())
+        line, _ = self._stats_line.next(await self.metrics_of_all(), time.monotonic())
         logger.info("%s", line)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""The client of AsyncLLM: cores in processes of their own, attended to by an event loop. No threads, no polling."""
+"""The client of AsyncLLM, the only front end of its cores; an event loop attends to them. No threads, no polling."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import functools
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from octavo.engine.async_client import Services
 from octavo.engine.core_child import CoreChild
 from octavo.engine.process_start import ProcessHandle
 from octavo.engine.replicas import merged
@@ -18,9 +21,10 @@ from octavo.types.request import EngineCoreRequest
 
 
 class AsyncMPClient:
-    """Delivers to handlers, in the event loop that first used it.
+    """Has the cores. See AsyncCoreClient for the methods.
 
     on_outputs: called with what each step brought; on_death: called once, when no core will come any more
+    on_attended: called whenever something may have changed
     """
 
     def __init__(
@@ -34,6 +38,8 @@ class AsyncMPClient:
             supervisor.before_close = functools.partial(self._unwatch, rank)
         self._on_outputs = on_outputs
         self._on_death = on_death
+        self.on_attended: Callable[[], None] = lambda: None
+        self.services: Services = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: dict[int, CoreChild] = {}  # by rank
         self._timer: asyncio.TimerHandle | None = None
@@ -43,17 +49,14 @@ class AsyncMPClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a core takes requests now."""
         return self._replicas.is_ready
 
     @property
     def dead_error(self) -> EngineDeadError | None:
-        """Why no core will come any more; None while there is one, or will be."""
         return self._replicas.dead_error
 
     @property
     def process_ids(self) -> list[int | None]:
-        """The process of each replica's present core; None between two."""
         children = [supervisor.child for supervisor in self._replicas.supervisors]
         return [None if child is None else child.process_id for child in children]
 
@@ -64,11 +67,9 @@ class AsyncMPClient:
 
     @property
     def are_serving(self) -> list[bool]:
-        """Whether each replica takes requests now."""
         return [supervisor.is_serving for supervisor in self._replicas.supervisors]
 
     def attach(self) -> bool:
-        """Let the running event loop attend to the core; return whether another did before, or none."""
         loop = asyncio.get_running_loop()
         if loop is self._loop:
             return False
@@ -80,33 +81,28 @@ class AsyncMPClient:
         return True
 
     def add_request(self, request: EngineCoreRequest, rank: int | None = None) -> int:
-        """Hand over a request; return the rank that has it. While no core serves it waits.
-
-        rank: where to, as long as that replica serves. Raises EngineDeadError when no core will come any more.
-        """
         rank = self._replicas.add_request(request, rank)
         self._set_timer()
         return rank
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        """End requests; unknown ids are ignored."""
         self._replicas.abort_requests(request_ids)
 
     def load_vocabulary(self, packed: bytes) -> None:
-        """Give the core the tokens' bytes, before the first request with a grammar; what follows is sent after it."""
         self._replicas.call("load_vocabulary", (packed,))
         self._set_timer()
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a service of all cores, also those that are being replaced; return what their answers mean together."""
         return merged(method, await self.call_each(method, *args))
 
-    async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
-        """Call a service of all cores, or of those that can answer at once; return the answer of each."""
+    def call_each(self, method: str, *args: Any, serving_only: bool = False) -> Awaitable[list[Any]]:
         self.attach()
         futures = self._replicas.call(method, args, serving_only)
         self._set_timer()
-        return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        return asyncio.gather(*map(asyncio.wrap_future, futures))
+
+    async def call_front_ends(self, method: str, *args: Any, standing: str = "") -> list[Any]:
+        return [msgspec.to_builtins(await self.services[method](*args))]
 
     def shutdown(self) -> None:
         """End the process; idempotent. Call it in the loop's thread, or when the loop has ended."""
@@ -129,6 +125,7 @@ class AsyncMPClient:
         if not self._is_death_told and (error := replicas.dead_error) is not None:
             self._is_death_told = True
             self._on_death(error)
+        self.on_attended()
 
     def _watch(self, rank: int, child: CoreChild) -> None:
         """Wait for what this process says, and for its end."""

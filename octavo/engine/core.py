@@ -117,7 +117,9 @@ class EngineCore:
         outputs = self.scheduler.update_from_output(step, model_output)
         # counts in it are since the last report, so one client gets it
         first_client = min(outputs, default=0)
-        outputs.setdefault(first_client, EngineCoreOutputs()).scheduler_stats = self.scheduler.make_stats()
+        stats = self.scheduler.make_stats()
+        stats.num_step_tokens = step.total_num_scheduled_tokens
+        outputs.setdefault(first_client, EngineCoreOutputs()).scheduler_stats = stats
         return outputs
 
     def _process_queued_aborts(self) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from octavo.config import EngineArgs
-from octavo.errors import ConfigError, UnsupportedError
+from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.raised_error import RaisedError
 from octavo.types.request import EngineCoreRequest
 from octavo.utils.imports import name_of_class
+from octavo.utils.plain_data import ONLY_PLAIN, encoded
 
 # -- front end to core -------------------------------------------------------------------------------------------------
 
@@ -146,13 +147,12 @@ def decode_start(data: bytes) -> StartCore:
 def options_as_data(args: EngineArgs) -> dict[str, Any]:
     """Return the options as plain data; raises ConfigError for a value that cannot leave this process."""
     options = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
-    for name, value in options.items():
-        try:
-            options[name] = msgspec.to_builtins(value, enc_hook=_as_data)
-            _encoder.encode(options[name])
-        except (TypeError, OverflowError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{name} cannot be passed to the engine's process: {error}") from error
-    return options
+    return {name: _option_as_data(name, value) for name, value in options.items()}
+
+
+def _option_as_data(name: str, value: object) -> Any:
+    text = f"{name} cannot be passed to the engine's process"
+    return msgspec.msgpack.decode(encoded(_option_encoder.encode, value, ConfigError, text))
 
 
 def _as_data(value: object) -> str:
@@ -165,10 +165,14 @@ def _as_data(value: object) -> str:
 
 def call_message(call_id: int, method: str, args: tuple[Any, ...]) -> bytes:
     """Return a CallCore's bytes; raises UnsupportedError for arguments that are not plain data."""
-    try:
-        return encode(CallCore(call_id, method, list(args)))
-    except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise UnsupportedError(
-            f"{method}: arguments go to the engine's process and must be plain data (numbers, texts, lists, dicts), "
-            f"no functions or objects: {error}"
-        ) from error
+    text = f"{method}: arguments go to the engine's process and {ONLY_PLAIN}"
+    return encoded(encode, CallCore(call_id, method, list(args)), UnsupportedError, text)
+
+
+def request_message(request: EngineCoreRequest) -> bytes:
+    """Return an AddRequest's bytes; raises InvalidRequestError for parameters that are not plain data."""
+    return encoded(encode, AddRequest(request), InvalidRequestError, REQUEST_NOT_PLAIN)
+
+
+REQUEST_NOT_PLAIN = "the request cannot go to the engine's process, for its parameters are not plain data"
+_option_encoder = msgspec.msgpack.Encoder(enc_hook=_as_data)

@@ -61,7 +61,8 @@ class LLMEngine:
             from octavo.engine.sync_mp_client import SyncMPClient
 
             process = StartingProcess(engine_args).wait()
-            return cls(process.config, process.tokenizer, SyncMPClient(process.handle), process.max_kv_tokens)
+            started = process.engine
+            return cls(started.config, started.tokenizer, SyncMPClient(process.handle), started.max_kv_tokens)
         from octavo.engine.resolve import resolve
         from octavo.engine.startup import build_engine_core
 

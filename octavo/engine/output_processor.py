@@ -78,12 +78,8 @@ class OutputProcessor:
         return sequences
 
     def placed(self, request: EngineCoreRequest, engine_index: int) -> None:
-        """Note which replica computes a sequence; its outputs say so if that changes."""
-        state = self._states[request.request_id]
-        state.engine_index = engine_index
-        if state.index == 0:
-            num_sequences = 1 if state.parent is None else state.parent.num_children
-            self._metrics[engine_index].record_accepted(num_sequences, request.sampling_params.max_tokens)
+        """Note which replica computes a sequence; its outputs say so too, also if that changes."""
+        self._states[request.request_id].engine_index = engine_index
 
     def process_outputs(self, step: EngineCoreOutputs) -> ProcessedOutputs:
         """Apply one step of the core."""
@@ -197,6 +193,9 @@ class OutputProcessor:
     def _forget(self, state: RequestState) -> None:
         assert state.finish_reason is not None
         metrics = self._metrics[state.engine_index]
+        if state.index == 0:
+            num_sequences = 1 if state.parent is None else state.parent.num_children
+            metrics.record_params(num_sequences, state.request.sampling_params.max_tokens)
         metrics.record_finished(state.metrics, state.finish_reason, len(state.request.prompt_token_ids))
         if self._traces is not None:
             self._traces.ended(state)

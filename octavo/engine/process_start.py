@@ -26,6 +26,7 @@ from octavo.loader import catalog
 from octavo.types.raised_error import error_from_data
 
 if TYPE_CHECKING:
+    from octavo.engine.resolve import ResolvedEngine
     from octavo.tokenizers.tokenizer import Tokenizer
 
 
@@ -45,18 +46,36 @@ class ProcessHandle:
 
 
 @dataclass(frozen=True)
-class StartedProcess:
-    """A core that is ready, and so are its replicas.
+class StartedEngine:
+    """What a front end must know of cores that are ready.
 
-    config: final, with the core's limits; tokenizer: None with skip_tokenizer_init; max_kv_tokens: the longest
-    sequence that its KV cache holds; num_blocks: of that cache
+    config: final, with the cores' limits; tokenizer: None with skip_tokenizer_init; max_kv_tokens: the longest
+    sequence that a KV cache holds; num_blocks: of such a cache
     """
 
-    handle: ProcessHandle
     config: OctavoConfig
     tokenizer: Tokenizer | None
     max_kv_tokens: int
     num_blocks: int
+
+    @classmethod
+    def of(cls, resolved: ResolvedEngine, limits: CoreReady) -> StartedEngine:
+        """Return what the options came to with the limits that the first core found to fit."""
+        config, max_model_len = resolved.config, limits.max_model_len
+        config = replace(
+            config,
+            model=replace(config.model, max_model_len=max_model_len, fit_max_model_len=False),
+            scheduler=replace(config.scheduler, max_model_len=max_model_len),
+        )
+        return cls(config, resolved.tokenizer, limits.max_kv_tokens, limits.num_blocks)
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """A core that is ready, and so are its replicas."""
+
+    handle: ProcessHandle
+    engine: StartedEngine
 
 
 class StartingProcess:
@@ -105,13 +124,7 @@ class StartingProcess:
         except BaseException:
             self.close()
             raise
-        return StartedProcess(
-            handle=self._handle,
-            config=_with_model_len(resolved.config, limits.max_model_len),
-            tokenizer=resolved.tokenizer,
-            max_kv_tokens=limits.max_kv_tokens,
-            num_blocks=limits.num_blocks,
-        )
+        return StartedProcess(self._handle, StartedEngine.of(resolved, limits))
 
     def close(self) -> None:
         """End the process; idempotent."""
@@ -138,12 +151,3 @@ def _fetch(model: str) -> None:
     """Fetch a model of the catalog before two processes look for it. (The hub's library has locks of its own.)"""
     if not Path(model).exists() and catalog.find(model) is not None:
         catalog.pull(model)
-
-
-def _with_model_len(config: OctavoConfig, max_model_len: int) -> OctavoConfig:
-    """Return the configuration with the length that the core found to fit."""
-    return replace(
-        config,
-        model=replace(config.model, max_model_len=max_model_len, fit_max_model_len=False),
-        scheduler=replace(config.scheduler, max_model_len=max_model_len),
-    )

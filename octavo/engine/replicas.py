@@ -16,7 +16,7 @@ from typing import Any
 from octavo.engine.balancer import Balancer, ReplicaLoad
 from octavo.engine.core_child import CoreChild, wait_for_any
 from octavo.engine.supervisor import CoreState, CoreSupervisor
-from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.errors import EngineDeadError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
@@ -67,16 +67,9 @@ class Replicas:
     def add_request(self, request: EngineCoreRequest, rank: int | None = None) -> int:
         """Hand over a request; return the rank that has it. Raises EngineDeadError when no core will come any more.
 
-        rank: where to, as long as that core serves; raises InvalidRequestError if there is none of this rank
+        rank: where to, as long as that core serves
         """
         self._check_alive()
-        size = len(self.supervisors)
-        if rank is not None and (type(rank) is not int or rank not in range(size)):
-            raise InvalidRequestError(
-                f"data_parallel_rank must be from 0 to {size - 1}, for this server has {size} engine replicas, or left "
-                f"out; got {rank!r}",
-                "data_parallel_rank",
-            )
         rank = self._balancer.choose(self._loads(), request, rank)
         self.supervisors[rank].add_request(request)
         return rank

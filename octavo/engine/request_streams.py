@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from octavo.engine.async_mp_client import AsyncMPClient
+from octavo.engine.async_client import ConnectClient
 from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.output_collector import RequestOutputCollector
 from octavo.engine.output_processor import OutputProcessor
-from octavo.engine.process_start import ProcessHandle
 from octavo.errors import EngineDeadError
 from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.tracing import RequestTracer
@@ -26,13 +25,13 @@ class RequestStreams:
 
     def __init__(
         self,
-        handle: ProcessHandle,
+        connect: ConnectClient,
         tokenizer: Tokenizer | None,
         metrics: ReplicaMetrics,
         grammars: GrammarChecker | None = None,
         tracer: RequestTracer | None = None,
     ) -> None:
-        self.client = AsyncMPClient(handle, self._take_outputs, self._take_death)
+        self.client = connect(self._take_outputs, self._take_death)
         self.gate = asyncio.Event()
         self.gate.set()
         self._output_processor = OutputProcessor(tokenizer, metrics, tracer)
@@ -73,7 +72,9 @@ class RequestStreams:
         self._drained.clear()
         try:
             for sequence in sequences:
-                self._output_processor.placed(sequence, self.client.add_request(sequence, data_parallel_rank))
+                rank = self.client.add_request(sequence, data_parallel_rank)
+                if rank is not None:
+                    self._output_processor.placed(sequence, rank)
         except BaseException:
             self.abort(collector.internal_ids)
             raise

@@ -20,7 +20,6 @@ import msgspec
 from octavo.engine.core_child import CoreChild
 from octavo.engine.core_messages import (
     AbortRequests,
-    AddRequest,
     Admitted,
     CallResult,
     CoreFailed,
@@ -31,11 +30,12 @@ from octavo.engine.core_messages import (
     StartFailed,
     StopCore,
     encode,
+    request_message,
 )
 from octavo.engine.in_flight import InFlightRequests
 from octavo.engine.pending_calls import PendingCall, PendingCalls, StandingOrders
 from octavo.engine.silence import SilenceWatch
-from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.errors import EngineDeadError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError
@@ -131,7 +131,7 @@ class CoreSupervisor:
         """Hand over a request; without a core it waits for the next one. Raises EngineDeadError if none will come."""
         self._check_alive()
         if self.state is not CoreState.READY:
-            _encode_request(request)  # what cannot be sent is refused here and now
+            request_message(request)  # what cannot be sent is refused here and now
         self.requests.add(request)
         self.send_requests()
 
@@ -156,7 +156,7 @@ class CoreSupervisor:
         if self.state is not CoreState.READY:
             return
         for request in self.requests.take_unsent():
-            self._send(_encode_request(request))
+            self._send(request_message(request))
 
     def _send_call(self, call: PendingCall) -> None:
         call.is_sent = True
@@ -356,15 +356,6 @@ class CoreSupervisor:
             child.close(encode(StopCore()) if self.state is CoreState.READY else None)
         self.state = CoreState.CLOSED
         self._end(self.dead_error or EngineDeadError("the engine was shut down"))
-
-
-def _encode_request(request: EngineCoreRequest) -> bytes:
-    try:
-        return encode(AddRequest(request))
-    except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"the request cannot go to the engine's process, for its parameters are not plain data: {error}"
-        ) from error
 
 
 # What a process never gets by its own doing; the first is also what it gets when the machine is out of memory.

@@ -18,6 +18,7 @@ from octavo.loader.resolve import open_checkpoint
 from octavo.types.raised_error import RaisedError
 from octavo.types.step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from octavo.utils.imports import import_by_name, name_of_class
+from octavo.utils.plain_data import ONLY_PLAIN, encoded
 
 # -- executor to worker ------------------------------------------------------------------------------------------------
 
@@ -131,23 +132,16 @@ def encode(message: StartWorker | Command | Reply) -> bytes:
 
 def encode_start(config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace) -> bytes:
     """Return a StartWorker's bytes; raises ConfigError for options that cannot leave this process."""
-    try:
-        return encode(StartWorker(config, CheckpointData.of(checkpoint), place))
-    except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the configuration cannot be passed to a worker's process: {error}") from error
+    start = StartWorker(config, CheckpointData.of(checkpoint), place)
+    return encoded(encode, start, ConfigError, "the configuration cannot be passed to a worker's process")
 
 
 def encode_call(number: int, method: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Return a CallWorker's bytes; raises UnsupportedError for functions and arguments that are not plain data."""
     if not isinstance(method, str):
         raise UnsupportedError("workers in other processes are called by a method's name, not with a function")
-    try:
-        return encode(CallWorker(number, method, list(args), dict(kwargs)))
-    except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise UnsupportedError(
-            f"{method}: arguments go to the workers' processes and must be plain data (numbers, texts, lists, dicts), "
-            f"no functions or objects: {error}"
-        ) from error
+    text = f"{method}: arguments go to the workers' processes and {ONLY_PLAIN}"
+    return encoded(encode, CallWorker(number, method, list(args), dict(kwargs)), UnsupportedError, text)
 
 
 def decode_start(data: bytes) -> StartWorker:

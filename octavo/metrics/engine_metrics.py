@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
+
+import msgspec
 
 from octavo.types.request import FinishReason
 from octavo.types.stats import RequestMetrics, SchedulerStats, SpeculationStats
@@ -62,6 +63,49 @@ class Vector(Metric):
     values: list[int]
 
 
+class Distribution(msgspec.Struct, array_like=True):
+    """Observations by bucket, not added up, and their sum."""
+
+    counts: list[int]
+    sum: float = 0.0
+
+
+class EngineCounts(msgspec.Struct, array_like=True):
+    """What was counted of one engine; counts of several observers add up. scheduler: its state after the last step"""
+
+    scheduler: SchedulerStats
+    totals: dict[str, int]
+    finished: dict[str, int]
+    distributions: dict[str, Distribution]
+    accepted_per_position: list[int] = []
+
+    @classmethod
+    def zero(cls) -> EngineCounts:
+        """Return the counts before anything was counted."""
+        return cls(
+            SchedulerStats(),
+            dict.fromkeys(_COUNTERS, 0),
+            {str(reason): 0 for reason in FinishReason},
+            {name: Distribution([0] * (len(bounds) + 1)) for name, bounds in _HISTOGRAMS.items()},
+        )
+
+    def add(self, other: EngineCounts) -> None:
+        """Add what another observer has counted of the same engine. Only one of them is told of the scheduler."""
+        own, theirs = self.scheduler, other.scheduler
+        own.num_running += theirs.num_running
+        own.num_waiting += theirs.num_waiting
+        own.kv_cache_usage += theirs.kv_cache_usage
+        for name, count in other.totals.items():
+            self.totals[name] += count
+        for reason, count in other.finished.items():
+            self.finished[reason] += count
+        for name, distribution in other.distributions.items():
+            mine = self.distributions[name]
+            mine.counts = list(map(sum, zip(mine.counts, distribution.counts, strict=True)))
+            mine.sum += distribution.sum
+        self.accepted_per_position = _sums(self.accepted_per_position, other.accepted_per_position)
+
+
 class EngineMetrics:
     """Accumulates one engine's metrics; every `record_` call is a no-op when `enabled` is False."""
 
@@ -69,36 +113,31 @@ class EngineMetrics:
         """rank: of the engine among its replicas"""
         self.enabled = enabled
         self.labels = {"model_name": model_name, "engine": str(rank)}
-        self._scheduler = SchedulerStats()
-        self._totals: Tally[str] = Tally(dict.fromkeys(_COUNTERS, 0))
-        self._accepted_per_position: list[int] = []
-        self._step_tokens = 0  # read and written since the last step's report
-        self._finished: Tally[str] = Tally({str(reason): 0 for reason in FinishReason})
-        self._distributions = {name: _Distribution(bounds) for name, bounds in _HISTOGRAMS.items()}
+        self.counts = EngineCounts.zero()
 
     def record_scheduler(self, stats: SchedulerStats) -> None:
         """Take the scheduler's state after a step; prefix cache numbers are since the last report."""
         if not self.enabled:
             return
-        self._scheduler = stats
-        self._totals["prefix_cache_queries"] += stats.prefix_cache.queries
-        self._totals["prefix_cache_hits"] += stats.prefix_cache.hits
-        self._totals["num_preemptions"] = stats.num_preemptions
+        totals = self.counts.totals
+        self.counts.scheduler = stats
+        totals["prefix_cache_queries"] += stats.prefix_cache.queries
+        totals["prefix_cache_hits"] += stats.prefix_cache.hits
+        totals["num_preemptions"] = stats.num_preemptions
         if stats.speculation is not None:
             self._record_speculation(stats.speculation)
-        if self._step_tokens:
-            self._observe("iteration_tokens_total", self._step_tokens)
-            self._step_tokens = 0
+        if stats.num_step_tokens:
+            self._observe("iteration_tokens_total", stats.num_step_tokens)
 
     def _record_speculation(self, stats: SpeculationStats) -> None:
-        new = stats.num_accepted_per_position
-        self._totals["spec_decode_num_drafts"] += stats.num_drafts
-        self._totals["spec_decode_num_draft_tokens"] += stats.num_draft_tokens
-        self._totals["spec_decode_num_accepted_tokens"] += sum(new)
-        self._accepted_per_position = list(map(sum, zip_longest(self._accepted_per_position, new, fillvalue=0)))
+        counts, new = self.counts, stats.num_accepted_per_position
+        counts.totals["spec_decode_num_drafts"] += stats.num_drafts
+        counts.totals["spec_decode_num_draft_tokens"] += stats.num_draft_tokens
+        counts.totals["spec_decode_num_accepted_tokens"] += sum(new)
+        counts.accepted_per_position = _sums(counts.accepted_per_position, new)
 
-    def record_accepted(self, n: int, max_tokens: int | None) -> None:
-        """Take the parameters of a new request: its sequences, and how long each may get."""
+    def record_params(self, n: int, max_tokens: int | None) -> None:
+        """Take the parameters of a request that ends: its sequences, and how long each may get."""
         if not self.enabled:
             return
         self._observe("request_params_n", n)
@@ -109,8 +148,7 @@ class EngineMetrics:
         """Count a step's new tokens, which came at `timestamp`."""
         if not self.enabled:
             return
-        self._totals["generation_tokens"] += tally.num_tokens
-        self._step_tokens += tally.num_tokens
+        self.counts.totals["generation_tokens"] += tally.num_tokens
         for previous_token_ts, count in tally.num_gaps_since.items():
             self._observe("inter_token_latency_seconds", timestamp - previous_token_ts, count)
 
@@ -121,9 +159,8 @@ class EngineMetrics:
         """
         if not self.enabled:
             return
-        self._totals["prompt_tokens"] += num_prompt_tokens
-        self._totals["prompt_tokens_cached"] += num_cached_tokens
-        self._step_tokens += num_prompt_tokens - num_cached_tokens
+        self.counts.totals["prompt_tokens"] += num_prompt_tokens
+        self.counts.totals["prompt_tokens_cached"] += num_cached_tokens
         self._observe("request_prefill_kv_computed_tokens", num_prompt_tokens - num_cached_tokens)
         if request.first_token_ts:
             self._observe("time_to_first_token_seconds", request.first_token_latency)
@@ -132,7 +169,7 @@ class EngineMetrics:
         """Count a finished sequence."""
         if not self.enabled:
             return
-        self._finished[str(reason)] += 1
+        self.counts.finished[str(reason)] += 1
         self._observe("e2e_request_latency_seconds", time.time() - request.arrival_time)
         self._observe("request_prompt_tokens", num_prompt_tokens)
         self._observe("request_generation_tokens", request.num_generation_tokens)
@@ -151,15 +188,15 @@ class EngineMetrics:
     @property
     def scheduler(self) -> SchedulerStats:
         """The scheduler's state after the last step."""
-        return self._scheduler
+        return self.counts.scheduler
 
     def totals(self) -> dict[str, int]:
         """Return the counters as they are now, by name."""
-        return dict(self._totals)
+        return dict(self.counts.totals)
 
     def snapshot(self) -> list[Metric]:
         """Return all metrics as they are now."""
-        labels, scheduler = self.labels, self._scheduler
+        labels, counts, scheduler = self.labels, self.counts, self.counts.scheduler
         gauges = {
             "num_requests_running": scheduler.num_running,
             "num_requests_waiting": scheduler.num_waiting,
@@ -169,36 +206,29 @@ class EngineMetrics:
         for reason, waiting in (("capacity", scheduler.num_waiting), ("deferred", 0)):
             by_reason = {**labels, "reason": reason}
             metrics.append(Gauge(PREFIX + "num_requests_waiting_by_reason", by_reason, float(waiting)))
-        metrics += [Counter(PREFIX + name, labels, total) for name, total in self._totals.items()]
+        metrics += [Counter(PREFIX + name, labels, total) for name, total in counts.totals.items()]
         name = PREFIX + "spec_decode_num_accepted_tokens_per_pos"
-        metrics.append(Vector(name, labels, self._accepted_per_position))
-        for reason, count in self._finished.items():
+        metrics.append(Vector(name, labels, counts.accepted_per_position))
+        for reason, count in counts.finished.items():
             metrics.append(Counter(PREFIX + "request_success", {**labels, "finished_reason": reason}, count))
-        for name, distribution in self._distributions.items():
-            metrics.append(distribution.snapshot(PREFIX + name, labels))
+        for name, distribution in counts.distributions.items():
+            metrics.append(_histogram(name, labels, distribution))
         return metrics
 
     def _observe(self, name: str, value: float, count: int = 1) -> None:
-        self._distributions[name].observe(value, count)
+        distribution = self.counts.distributions[name]
+        distribution.counts[bisect_left(_HISTOGRAMS[name], value)] += count
+        distribution.sum += value * count
 
 
-class _Distribution:
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+def _histogram(name: str, labels: Mapping[str, str], distribution: Distribution) -> Histogram:
+    bounds = [*map(str, _HISTOGRAMS[name]), "+Inf"]
+    buckets = dict(zip(bounds, accumulate(distribution.counts), strict=True))
+    return Histogram(PREFIX + name, labels, buckets["+Inf"], distribution.sum, buckets)
 
-    def observe(self, value: float, count: int) -> None:
-        self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
 
-    def snapshot(self, name: str, labels: Mapping[str, str]) -> Histogram:
-        buckets: dict[str, int] = {}
-        total = 0
-        for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
-            total += count
-            buckets[bound] = total
-        return Histogram(name, labels, total, self._sum, buckets)
+def _sums(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    return list(map(sum, zip_longest(first, second, fillvalue=0)))
 
 
 PREFIX = "vllm:"

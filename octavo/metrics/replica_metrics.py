@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
 
-from octavo.metrics.engine_metrics import EngineMetrics, Metric
+from octavo.metrics.engine_metrics import EngineCounts, EngineMetrics, Metric
 from octavo.types.stats import SchedulerStats
 
 
@@ -17,7 +18,21 @@ class ReplicaMetrics:
     def __init__(self, model_name: str, enabled: bool = True, num_replicas: int = 1, first_rank: int = 0) -> None:
         """first_rank: of the first of these replicas among all that serve the model; the label "engine" counts so."""
         self.enabled = enabled
+        self._facts = (model_name, enabled, num_replicas, first_rank)
         self.engines = [EngineMetrics(model_name, enabled, first_rank + index) for index in range(num_replicas)]
+
+    def of_all(self, observers: Iterable[Sequence[EngineCounts]]) -> ReplicaMetrics:
+        """Return what several observers of these replicas have counted together. observers: the counts of each"""
+        together = ReplicaMetrics(*self._facts)
+        for every_counts in observers:
+            for engine, counts in zip(together.engines, every_counts, strict=True):
+                engine.counts.add(counts)
+        return together
+
+    @property
+    def counts(self) -> list[EngineCounts]:
+        """What was counted of each replica."""
+        return [engine.counts for engine in self.engines]
 
     @property
     def scheduler(self) -> SchedulerStats:

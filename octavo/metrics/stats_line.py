@@ -13,15 +13,14 @@ class StatsLine:
     """Makes the line of one engine with all its replicas."""
 
     def __init__(self, metrics: ReplicaMetrics, now_s: float) -> None:
-        """now_s: seconds of time.monotonic()"""
-        self._metrics = metrics
+        """metrics: as they are now; now_s: seconds of time.monotonic()"""
         self._last_s = now_s
         self._last = metrics.totals()
         self._cache_use: deque[tuple[int, int]] = deque(maxlen=_NUM_HIT_RATE_LINES)  # queries, hits per line
 
-    def next(self, now_s: float) -> tuple[str, bool]:
+    def next(self, metrics: ReplicaMetrics, now_s: float) -> tuple[str, bool]:
         """Return the line since the last call, and whether anything happened or is still in work."""
-        totals, scheduler = self._metrics.totals(), self._metrics.scheduler
+        totals, scheduler = metrics.totals(), metrics.scheduler
         seconds = max(now_s - self._last_s, 1e-9)
         new = {name: totals[name] - self._last[name] for name in totals}
         self._last, self._last_s = totals, now_s

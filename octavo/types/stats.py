@@ -34,7 +34,10 @@ class SpeculationStats(msgspec.Struct, array_like=True):
 
 
 class SchedulerStats(msgspec.Struct, array_like=True):
-    """The scheduler's state after a step. kv_cache_usage: share of blocks in use, 0 to 1."""
+    """The scheduler's state after a step. kv_cache_usage: share of blocks in use, 0 to 1.
+
+    num_step_tokens: that the step computed; 0 in a report without a step
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -42,6 +45,7 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     num_preemptions: int = 0  # total since start
     prefix_cache: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
     speculation: SpeculationStats | None = None
+    num_step_tokens: int = 0
 
 
 class BlockState(enum.IntEnum):

@@ -16,7 +16,12 @@ _READ_BYTES = 1 << 16
 
 def send_frame(connection: socket.socket, data: bytes) -> None:
     """Send one message. Raises BlockingIOError if a non-blocking peer does not read."""
-    connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+    connection.sendall(framed(data))
+
+
+def framed(data: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
 def receive_frame(connection: socket.socket, deadline: float | None = None) -> bytes:
@@ -45,7 +50,7 @@ def _receive(connection: socket.socket, size: int, deadline: float | None) -> by
 
 
 class FrameReader:
-    """Reads the messages of a non-blocking connection. is_ended: the other side is gone."""
+    """Reads the messages of a connection without blocking. is_ended: the other side is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.is_ended = False
@@ -56,7 +61,7 @@ class FrameReader:
         """Return the messages that are there now."""
         while not self.is_ended:
             try:
-                piece = self._connection.recv(_READ_BYTES)
+                piece = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             except ConnectionError:

@@ -46,8 +46,8 @@ def run(engine, loop):
 
     async def check() -> None:
         await engine.wait_for_requests_to_drain(60)
-        assert not engine._streams._output_processor._states
-        assert not engine._streams._output_processor._internal_ids
+        assert not engine.streams._output_processor._states
+        assert not engine.streams._output_processor._internal_ids
         assert len(engine.engine_core._replicas.supervisors[0].requests) == 0
         assert await engine.reset_prefix_cache(), "blocks are still in use"
         stats = await engine.engine_core.call("scheduler_stats")

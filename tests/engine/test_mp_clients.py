@@ -45,7 +45,8 @@ def start_llm(model, *, policy: RecoveryPolicy | None = None, **options) -> LLM:
     """An LLM whose core runs in another process."""
     process = StartingProcess(EngineArgs(model=str(model), **{**SMALL, **options}), policy).wait()
     client = SyncMPClient(process.handle)
-    llm = LLM.from_engine(LLMEngine(process.config, process.tokenizer, client, process.max_kv_tokens))
+    engine = process.engine
+    llm = LLM.from_engine(LLMEngine(engine.config, engine.tokenizer, client, engine.max_kv_tokens))
     started.append(llm)
     return llm
 
@@ -139,7 +140,7 @@ def test_the_front_end_loads_neither_ops_nor_worker():
     [
         ({"block_size": 0}, ConfigError, "block_size"),
         ({"model": "/no/such/model"}, ModelNotFoundError, "/no/such/model"),
-        ({"decode_context_parallel_size": 2}, UnsupportedError, "decode_context_parallel_size"),
+        ({"prefill_context_parallel_size": 2}, UnsupportedError, "prefill_context_parallel_size"),
     ],
 )
 def test_wrong_options_raise_what_they_raise_in_process(tiny_llama, options, error, text):

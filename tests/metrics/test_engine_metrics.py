@@ -109,10 +109,10 @@ def test_guesses_are_summed_by_position():
 
 def test_what_requests_ask_for_and_steps_compute_is_distributed():
     metrics = EngineMetrics("m")
-    metrics.record_accepted(n=3, max_tokens=40)
+    metrics.record_params(n=3, max_tokens=40)
     metrics.record_prompt(finished_request(), 7, num_cached_tokens=4)
     metrics.record_step(StepTally(3, {104.0: 2}), 105.0)
-    metrics.record_scheduler(SchedulerStats(num_running=2))
+    metrics.record_scheduler(SchedulerStats(num_running=2, num_step_tokens=6))
     metrics.record_scheduler(SchedulerStats(num_running=2))  # a step without results
     metrics.record_finished(finished_request(), FinishReason.STOP, 7)
     shown = by_name(metrics)

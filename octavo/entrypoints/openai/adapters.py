@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +39,15 @@ def parse_lora_modules(values: Sequence[str]) -> dict[str, str]:
 
 
 class ServedAdapters:
-    """Adapters by name. base_names: the model's own, which are taken"""
+    """Adapters by name, in all server processes of the engine. base_names: the model's own, which are taken"""
 
     def __init__(self, engine: AsyncLLM, base_names: Sequence[str]) -> None:
         self._engine = engine
         self._base_names = base_names
         self._requests: dict[str, LoRARequest] = {}
-        self._numbers = itertools.count(1)
+        self._last_number = 0
         self._changing = asyncio.Lock()
+        engine.engine_core.services.update(name_adapter=self._name, unname_adapter=self._unname)
 
     @property
     def requests(self) -> Mapping[str, LoRARequest]:
@@ -75,17 +75,28 @@ class ServedAdapters:
                     f"the adapter {name!r} is loaded already; unload it first, or set load_inplace",
                     parameter="lora_name",
                 )
-            number = next(self._numbers) if known is None else known.lora_int_id
+            number = self._last_number + 1 if known is None else known.lora_int_id
             await self._engine.add_lora(LoRARequest(name, number, path, load_inplace=True))
-            self._requests[name] = LoRARequest(name, number, path)
+            await self._tell_all("name_adapter", name, number, path)
 
     async def unload(self, name: str) -> None:
         """Forget a name; requests that run go on. Raises HTTPError 404."""
         async with self._changing:
-            known = self._requests.pop(name, None)
+            known = self._requests.get(name)
             if known is None:
                 raise HTTPError(404, f"there is no adapter {name!r}", parameter="lora_name")
+            await self._tell_all("unname_adapter", name)
             await self._engine.remove_lora(known.lora_int_id)
+
+    async def _tell_all(self, service: str, name: str, *facts: Any) -> None:
+        await self._engine.engine_core.call_front_ends(service, name, *facts, standing=f"adapter name {name}")
+
+    async def _name(self, name: str, number: int, path: str) -> None:
+        self._requests[name] = LoRARequest(name, number, path)
+        self._last_number = max(self._last_number, number)
+
+    async def _unname(self, name: str) -> None:
+        self._requests.pop(name, None)
 
 
 async def load_adapter(server: ServerState, request: LoadAdapterRequest, context: RequestContext) -> ServiceDone:

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.config.engine_args import EngineArgs
-from octavo.entrypoints.openai.listening import bind
+from octavo.entrypoints.openai.listening import bind, url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
+from octavo.log import get_logger
 
 if TYPE_CHECKING:
     from octavo.engine.async_llm import AsyncLLM
+
+
+logger = get_logger(__name__)
 
 
 def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequence[str]) -> None:
@@ -28,7 +32,14 @@ def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequen
 
         engine = starting.result()
         try:
-            run_server(engine, server_args, listener, model_names, chat_template)
+            run_server(
+                engine,
+                server_args,
+                listener,
+                model_names,
+                chat_template,
+                on_ready=lambda: logger.info("ready at %s", url_of(server_args, listener)),
+            )
         finally:
             engine.shutdown()
     finally:

@@ -88,7 +88,8 @@ async def show_state(server: ServerState, context: RequestContext) -> LiveState:
     if engine.dead_error is not None:
         raise engine.dead_error
     snapshot = await server.live_view.snapshot() if engine.is_running else None
-    scheduler = engine.metrics.scheduler
+    metrics = await engine.metrics_of_all()
+    scheduler = metrics.scheduler
     return LiveState(
         model=server.model_names[0],
         version=__version__,
@@ -99,7 +100,7 @@ async def show_state(server: ServerState, context: RequestContext) -> LiveState:
         block_size=engine.config.cache.block_size,
         num_running=snapshot.num_running if snapshot else scheduler.num_running,
         num_waiting=snapshot.num_waiting if snapshot else scheduler.num_waiting,
-        totals=engine.metrics.totals(),
+        totals=metrics.totals(),
         blocks=None if snapshot is None else msgspec.to_builtins(snapshot.block_states),
         requests=[] if snapshot is None else [_live(request) for request in snapshot.requests],
     )

@@ -11,17 +11,19 @@ from octavo.metrics.prometheus import CONTENT_TYPE, render
 
 async def show_metrics(server: ServerState, context: RequestContext) -> Response:
     """Return all metrics as they are now."""
-    metrics = server.engine.metrics.snapshot() if server.engine.metrics.enabled else []
-    text = render([*metrics, *_own_metrics(server)], f"{server.args.metrics_prefix}:")
+    engine = server.engine
+    metrics = (await engine.metrics_of_all()).snapshot() if engine.metrics.enabled else []
+    text = render([*metrics, *await _own_metrics(server)], f"{server.args.metrics_prefix}:")
     return Response(text, media_type=CONTENT_TYPE)
 
 
-def _own_metrics(server: ServerState) -> list[Metric]:
+async def _own_metrics(server: ServerState) -> list[Metric]:
     engine = server.engine
     labels = engine.metrics.engines[0].labels
+    counts = await server.counts_of_all()
     metrics: list[Metric] = [
         Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
-        for reason, count in server.runner.admission.rejections.items()
+        for reason, count in counts.rejections.items()
     ]
     cache = engine.config.cache
     facts = {
@@ -35,7 +37,7 @@ def _own_metrics(server: ServerState) -> list[Metric]:
         Gauge(PREFIX + "engine_up", replica, float(is_serving))
         for replica, is_serving in zip(replicas, engine.engine_core.are_serving, strict=True)
     ]
-    metrics.append(Gauge(PREFIX + "server_load", labels, float(server.runner.admission.num_requests)))
-    for (method, route, status), count in sorted(server.http_counts.items()):
+    metrics.append(Gauge(PREFIX + "server_load", labels, float(await server.num_requests_of_all())))
+    for (method, route, status), count in sorted(counts.http_requests.items()):
         metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))
     return metrics

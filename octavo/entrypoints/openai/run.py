@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,7 +17,6 @@ from octavo.engine.grammars import warm_up_grammars
 from octavo.entrypoints.event_loop import run as run_in_loop
 from octavo.entrypoints.openai.adapters import parse_lora_modules
 from octavo.entrypoints.openai.app import build_app
-from octavo.entrypoints.openai.listening import url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.entrypoints.openai.state import ServerState
 from octavo.entrypoints.openai.stats_log import log_stats_forever
@@ -34,22 +33,31 @@ _AFTER_ABORT_S = 3.0  # what aborted requests get to send their last words
 
 
 def run_server(
-    engine: AsyncLLM, args: ServerArgs, listener: socket.socket, model_names: Sequence[str], chat_template: str | None
+    engine: AsyncLLM,
+    args: ServerArgs,
+    listener: socket.socket,
+    model_names: Sequence[str],
+    chat_template: str | None,
+    on_ready: Callable[[], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM; the engine and the socket are the caller's to end."""
+    """Serve until SIGINT or SIGTERM; the engine and the socket are the caller's to end.
+
+    on_ready: called when requests are taken
+    """
     server = ServerState(engine, args, model_names, chat_template)
     try:
-        run_in_loop(serve(server, listener))
+        run_in_loop(serve(server, listener, on_ready))
     finally:
         server.close()
 
 
-async def serve(server: ServerState, listener: socket.socket) -> None:
+async def serve(server: ServerState, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve on the running event loop, until a signal if this is the main thread, or else until cancelled."""
+    server.engine.engine_core.attach()
     await server.adapters.load_at_start(parse_lora_modules(server.args.lora_modules))
     web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))
-    ready = asyncio.create_task(_announce(web, url_of(server.args, listener)))
+    ready = asyncio.create_task(_announce(web, on_ready))
     tasks = [stats, ready]
     if server.engine.model_config.pooling is None:
         tasks.append(asyncio.create_task(_warm_up_grammars(server.engine)))
@@ -119,7 +127,7 @@ class WebServer(uvicorn.Server):
         await asyncio.sleep(self._server.args.shutdown_timeout)
         if self._server.runner.admission.num_requests:
             logger.warning("%d requests are aborted: the server stops", self._server.runner.admission.num_requests)
-        await self._server.engine.pause_generation(mode="abort", clear_cache=False)
+        await self._server.engine.hold(aborts=True)
 
 
 def uvicorn_config(server: ServerState) -> uvicorn.Config:
@@ -164,7 +172,7 @@ def _use_our_log(level: str) -> None:
     theirs.propagate = False
 
 
-async def _announce(web: WebServer, url: str) -> None:
+async def _announce(web: WebServer, on_ready: Callable[[], None]) -> None:
     while not web.started:
         await asyncio.sleep(0.005)
-    logger.info("ready at %s", url)
+    on_ready()

@@ -29,7 +29,7 @@ from octavo.tokenizers.pieces import MAX_TOKEN_ID
 from octavo.types.sampling_checks import wrong
 
 if TYPE_CHECKING:
-    from octavo.engine.async_llm import PauseMode
+    from octavo.engine.async_rest import PauseMode
 
 # -- models ------------------------------------------------------------------------------------------------------------
 
@@ -39,8 +39,10 @@ async def list_models(server: ServerState, context: RequestContext) -> ModelList
     return ModelList([_card(server, name) for name in (*server.model_names, *server.adapters.requests)])
 
 
-async def show_model(server: ServerState, context: RequestContext) -> ModelCard:
-    """Return one name's card; raises HTTPError 404."""
+async def show_model(server: ServerState, context: RequestContext) -> ModelCard | ModelList:
+    """Return one name's card, or the list when none is named; raises HTTPError 404."""
+    if not context.path["model"]:
+        return await list_models(server, context)
     return _card(server, server.model_name(context.path["model"]))
 
 
@@ -135,7 +137,7 @@ async def version(server: ServerState, context: RequestContext) -> VersionRespon
 
 async def load(server: ServerState, context: RequestContext) -> LoadResponse:
     """Return how many generation requests are in work."""
-    return LoadResponse(server.runner.admission.num_requests)
+    return LoadResponse(await server.num_requests_of_all())
 
 
 # -- control -----------------------------------------------------------------------------------------------------------

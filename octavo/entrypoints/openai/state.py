@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import secrets
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -51,8 +52,16 @@ class RequestContext:
         return not size.isdigit() or int(size) > _BULKY_BYTES
 
 
+@dataclass(frozen=True)
+class ServerCounts:
+    """What has only grown since the start. http_requests: by method, route and status; rejections: by limit"""
+
+    http_requests: dict[tuple[str, str, int], int]
+    rejections: dict[str, int]
+
+
 class ServerState:
-    """Shared by all endpoints of one server. chat_template: Jinja source that replaces the model's own."""
+    """Shared by all endpoints of one server process. chat_template: Jinja source that replaces the model's own."""
 
     def __init__(
         self, engine: AsyncLLM, args: ServerArgs, model_names: Sequence[str] = (), chat_template: str | None = None
@@ -70,6 +79,7 @@ class ServerState:
         self.live_view = LiveView(engine)
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
         self.fingerprint = _fingerprint(engine)
+        engine.engine_core.services.update(server_counts=self._counts, num_requests=self._num_requests)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
         self._bulk_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk")
         self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "octavo-prepare-grammar")
@@ -99,6 +109,26 @@ class ServerState:
                 f"{self.model_names[0]} is a pooling model and generates no text; use /v1/embeddings, /classify, "
                 "/score, /rerank or /pooling",
             )
+
+    async def counts_of_all(self) -> ServerCounts:
+        """Return what all server processes of the engine have counted together."""
+        answers = await self.engine.engine_core.call_front_ends("server_counts")
+        http_requests: Tally[tuple[str, str, int]] = Tally()
+        rejections: Tally[str] = Tally()
+        for counted, by_limit in answers:
+            http_requests.update({(method, route, status): count for method, route, status, count in counted})
+            rejections.update(by_limit)
+        return ServerCounts(http_requests, rejections)
+
+    async def num_requests_of_all(self) -> int:
+        """Return how many generation requests all server processes have in work."""
+        return sum(await self.engine.engine_core.call_front_ends("num_requests"))
+
+    async def _counts(self) -> tuple[list[tuple[str, str, int, int]], dict[str, int]]:
+        return [(*key, count) for key, count in self.http_counts.items()], self.runner.admission.rejections
+
+    async def _num_requests(self) -> int:
+        return self.runner.admission.num_requests
 
     def _answer_formats(self) -> AnswerFormats:
         """Decide how calls and reasoning are recognised; raises ConfigError for names that nobody knows."""

@@ -19,11 +19,11 @@ async def log_stats_forever(engine: AsyncLLM, interval_s: float) -> None:
     """Write a line every interval_s while there is work, one more when it has ended, and none when idle."""
     if not interval_s or not engine.metrics.enabled:
         return
-    line = StatsLine(engine.metrics, time.monotonic())
+    line = StatsLine(await engine.metrics_of_all(), time.monotonic())
     was_busy = False
     while True:
         await asyncio.sleep(interval_s)
-        text, is_busy = line.next(time.monotonic())
+        text, is_busy = line.next(await engine.metrics_of_all(), time.monotonic())
         if is_busy or was_busy:
             logger.info("%s", text)
         was_busy = is_busy

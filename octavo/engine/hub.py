@@ -1,0 +1,257 @@
+"""Between several front ends and the cores: requests and calls go in, outputs go back to whoever asked.
+
+The hub has the cores, and so the journal of requests and the balance between replicas; front ends are other processes
+and may come and go. The requests of one that goes are aborted. What one front end is told and all must do goes through
+here too, so that all are told in the same order, and those that start later as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections import defaultdict
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.engine.async_mp_client import AsyncMPClient
+from octavo.engine.core_messages import AbortRequests, CallResult, CoreReady, StepDone
+from octavo.engine.frame_link import FrameLink
+from octavo.engine.hub_messages import (
+    CallCores,
+    CallFrontEnds,
+    EngineState,
+    FrontEndCall,
+    FrontEndFailed,
+    FrontEndReply,
+    PlaceRequest,
+    Welcome,
+    encode,
+    to_hub_decoder,
+)
+from octavo.engine.process_start import ProcessHandle
+from octavo.errors import OctavoError
+from octavo.metrics.replica_metrics import ReplicaMetrics
+from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
+from octavo.types.raised_error import RaisedError, failed_call_as_data
+from octavo.types.request import FinishReason
+
+# services whose answers only grow: that of a front end that has ended counts on, one that is silent is not waited for
+_COUNTS = ("engine_counts", "server_counts")
+_COUNTS_TIMEOUT_S = 1.0
+
+
+class FrontEnd:
+    """A front end as the hub knows it. error: why it could not start, if it said so"""
+
+    def __init__(self, hub: Hub, connection: socket.socket) -> None:
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.Event()
+        self.error: RaisedError | None = None
+        self.request_ids: set[str] = set()
+        self.counts: dict[str, Any] = {}  # its last answers, by service
+        self._link = FrameLink(connection, lambda data: hub.take(self, to_hub_decoder.decode(data)), self._end)
+        self._hub = hub
+        self._link.attach()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests, and answers calls."""
+        return self.ready.done() and not self.ended.is_set()
+
+    def send(self, message: bytes) -> None:
+        if not self.ended.is_set():
+            self._link.send(message)
+
+    def _end(self) -> None:
+        self.ended.set()
+        self.ready.cancel()
+        self._hub.forget(self)
+
+
+@dataclass(eq=False)
+class _Question:
+    """A call of all front ends. waiting: for those; asker: who called, with this call_id"""
+
+    asker: FrontEnd
+    call: CallFrontEnds
+    waiting: set[FrontEnd]
+    answers: list[Any]
+    error: RaisedError | None = None
+
+
+class Hub:
+    """Everything happens in the event loop in which it was made."""
+
+    def __init__(self, handle: ProcessHandle, metrics: ReplicaMetrics) -> None:
+        """metrics: counts what the cores say of themselves, which front ends do not hear"""
+        limits = handle.replicas.supervisors[0].limits
+        assert limits is not None, "the cores are ready"
+        self._limits: CoreReady = limits
+        self._metrics = metrics
+        self._front_ends: list[FrontEnd] = []
+        self._owners: dict[str, FrontEnd] = {}  # by request
+        self._questions: dict[int, _Question] = {}
+        self._numbers = itertools.count(1)
+        self._standing: dict[str, FrontEndCall] = {}
+        self._past_counts: dict[str, list[Any]] = defaultdict(list)  # of front ends that have ended, by service
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.client = AsyncMPClient(handle, self._take_outputs, lambda error: None)
+        self.client.on_attended = self._tell_state
+        self._state = self._state_now()
+        self.client.attach()
+
+    def connect(self, connection: socket.socket) -> FrontEnd:
+        """Take in a front end that waits for its Welcome at the other end."""
+        front_end = FrontEnd(self, connection)
+        self._front_ends.append(front_end)
+        front_end.send(encode(Welcome(self._limits, self._state, list(self._standing.values()))))
+        return front_end
+
+    def shutdown(self) -> None:
+        """End the cores; idempotent."""
+        self.client.shutdown()
+
+    def take(self, front_end: FrontEnd, message: Any) -> None:
+        """Do what a front end says."""
+        if isinstance(message, PlaceRequest):
+            self._place(front_end, message)
+        elif isinstance(message, AbortRequests):
+            self._abort(message.request_ids)
+        elif isinstance(message, CallCores):
+            self._call_cores(front_end, message)
+        elif isinstance(message, CallFrontEnds):
+            self._call_front_ends(front_end, message)
+        elif isinstance(message, FrontEndReply):
+            self._take_reply(front_end, message)
+        elif isinstance(message, FrontEndFailed):
+            front_end.error = message.error
+        elif not front_end.ready.done():
+            front_end.ready.set_result(None)
+
+    def forget(self, front_end: FrontEnd) -> None:
+        """Abort the requests of a front end that has ended, for nobody waits for them, and keep what it has counted."""
+        self._front_ends.remove(front_end)
+        self._abort(list(front_end.request_ids))
+        for question in list(self._questions.values()):
+            self._answered(question, front_end, front_end.counts.get(question.call.method))
+        for method, counts in front_end.counts.items():
+            self._past_counts[method].append(counts)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _place(self, front_end: FrontEnd, message: PlaceRequest) -> None:
+        request_id = message.request.request_id
+        try:
+            if request_id in self._owners:  # ids have a random part: this takes luck
+                raise OctavoError(f"there is a request {request_id} already")
+            self.client.add_request(message.request, message.rank)
+        except OctavoError as error:
+            output = EngineCoreOutput(request_id, [], finish_reason=FinishReason.ERROR, stop_reason=str(error))
+            front_end.send(encode(StepDone(EngineCoreOutputs([output]))))
+            return
+        self._owners[request_id] = front_end
+        front_end.request_ids.add(request_id)
+
+    def _abort(self, request_ids: list[str]) -> None:
+        self.client.abort_requests(request_ids)
+        for request_id in request_ids:
+            self._disown(request_id)
+
+    def _disown(self, request_id: str) -> FrontEnd | None:
+        owner = self._owners.pop(request_id, None)
+        if owner is not None:
+            owner.request_ids.discard(request_id)
+        return owner
+
+    def _take_outputs(self, outputs: EngineCoreOutputs) -> None:
+        if outputs.scheduler_stats is not None:
+            self._metrics.engines[outputs.engine_index].record_scheduler(outputs.scheduler_stats)
+        by_owner: dict[FrontEnd, list[EngineCoreOutput]] = defaultdict(list)
+        for output in outputs.outputs:
+            request_id = output.request_id
+            owner = self._owners.get(request_id) if output.finish_reason is None else self._disown(request_id)
+            if owner is not None:
+                by_owner[owner].append(output)
+        for owner, own in by_owner.items():
+            owner.send(encode(StepDone(EngineCoreOutputs(own, outputs.engine_index, outputs.timestamp))))
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _call_cores(self, front_end: FrontEnd, call: CallCores) -> None:
+        if call.method == "load_vocabulary":
+            self.client.load_vocabulary(*call.args)
+            return
+        try:  # now, and not in the task: what the front end sends next comes later
+            answers = self.client.call_each(call.method, *call.args, serving_only=call.serving_only)
+        except OctavoError as error:
+            front_end.send(encode(CallResult(call.call_id, error=failed_call_as_data(error, call.method, ""))))
+            return
+        task = asyncio.get_running_loop().create_task(_answer(front_end, call, answers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _call_front_ends(self, asker: FrontEnd, call: CallFrontEnds) -> None:
+        number = next(self._numbers)
+        if call.standing:
+            self._standing.pop(call.standing, None)
+            self._standing[call.standing] = FrontEndCall(0, call.method, call.args)
+        answers = list(self._past_counts.get(call.method, ()))
+        if call.method == "engine_counts":
+            answers.append(msgspec.to_builtins(self._metrics.counts))
+        waiting = {one for one in self._front_ends if one.is_ready or one is asker}
+        self._questions[number] = question = _Question(asker, call, waiting, answers)
+        message = encode(FrontEndCall(number, call.method, call.args))
+        for one in self._front_ends:  # those that are not ready do it when they are
+            one.send(message)
+        if call.method in _COUNTS:
+            asyncio.get_running_loop().call_later(_COUNTS_TIMEOUT_S, self._wait_no_longer, question)
+
+    def _take_reply(self, front_end: FrontEnd, reply: FrontEndReply) -> None:
+        question = self._questions.get(reply.number)
+        if question is None:
+            return
+        question.error = question.error or reply.error
+        if question.call.method in _COUNTS and reply.error is None:
+            front_end.counts[question.call.method] = reply.result
+        self._answered(question, front_end, reply.result)
+
+    def _wait_no_longer(self, question: _Question) -> None:
+        for front_end in list(question.waiting):
+            self._answered(question, front_end, front_end.counts.get(question.call.method))
+
+    def _answered(self, question: _Question, front_end: FrontEnd, answer: Any) -> None:
+        """Note an answer, None for one that will not come; give all to the asker when they are there."""
+        if front_end not in question.waiting:
+            return
+        question.waiting.remove(front_end)
+        if answer is not None or question.call.method not in _COUNTS:
+            question.answers.append(answer)
+        if not question.waiting:
+            self._questions = {number: other for number, other in self._questions.items() if other is not question}
+            question.asker.send(encode(CallResult(question.call.call_id, question.answers, question.error)))
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _state_now(self) -> EngineState:
+        client = self.client
+        dead = None if client.dead_error is None else str(client.dead_error)
+        return EngineState(client.process_ids, client.are_serving, client.is_ready, dead)
+
+    def _tell_state(self) -> None:
+        state = self._state_now()
+        if state != self._state:
+            self._state = state
+            for front_end in self._front_ends:
+                front_end.send(encode(state))
+
+
+async def _answer(front_end: FrontEnd, call: CallCores, answers: Awaitable[list[Any]]) -> None:
+    try:
+        result = CallResult(call.call_id, await answers)
+    except Exception as error:  # whatever it is, the caller gets it
+        result = CallResult(call.call_id, error=failed_call_as_data(error, call.method, "in the engine's process"))
+    front_end.send(encode(result))
