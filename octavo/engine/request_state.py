@@ -230,7 +230,7 @@ def _new_text_state(request: EngineCoreRequest, tokenizer: Tokenizer) -> TextSta
     detokenizer = tokenizer.detokenizer(
         request.prompt_token_ids,
         skip_special_tokens=params.skip_special_tokens,
-        shown_tokens=params.shown_special_tokens,
+        shown_tokens=params.shown_special_tokens.union(params.stop_strings),  # one that is a special token must be seen
     )
     return TextState(detokenizer, params.stop_strings, params.include_stop_str_in_output, params.min_tokens)
 

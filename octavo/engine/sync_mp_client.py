@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from octavo.engine.process_start import ProcessHandle
 from octavo.engine.replicas import merged, wait_for_news
-from octavo.errors import UnsupportedError
+from octavo.errors import EngineDeadError, UnsupportedError
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
@@ -22,9 +23,11 @@ class SyncMPClient:
 
     def __init__(self, handle: ProcessHandle) -> None:
         self._replicas = handle.replicas
+        self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, handle.close)  # also when the interpreter ends
 
     def add_request(self, request: EngineCoreRequest) -> int:
+        self._check_process()
         return self._replicas.add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
@@ -73,11 +76,20 @@ class SyncMPClient:
 
     def _call(self, method: str, *args: Any) -> list[Any]:
         """Return the answer of each replica."""
+        self._check_process()
         futures = self._replicas.call(method, args)
         self._replicas.receive()
         while not all(future.done() for future in futures):
             wait_for_news(self._replicas)
         return [future.result() for future in futures]
+
+    def _check_process(self) -> None:
+        """Raise in a forked child: two processes at the same sockets would wait for each other's answers for ever."""
+        if os.getpid() != self._pid:
+            raise EngineDeadError(
+                f"this engine belongs to process {self._pid} and cannot be used in {os.getpid()}, a fork of it; build "
+                "LLM in the process that uses it"
+            )
 
     def _check_alive(self) -> None:
         if (error := self._replicas.dead_error) is not None:

@@ -20,6 +20,8 @@ from octavo.tokenizers.hf_folder import load_hf_tokenizer
 from octavo.tokenizers.parts import TokenizerParts
 from octavo.tokenizers.pieces import MAX_TOKEN_ID, DecoderRules, TokenPieces, read_decoder_rules
 
+_MAX_PARTLY_SHOWN = 64
+
 
 def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None = None) -> Tokenizer:
     """Load a checkpoint's tokenizer, or the one of another folder, .gguf file, catalog or hub name.
@@ -160,7 +162,10 @@ class Tokenizer:
         return IncrementalDetokenizer(pieces, self._rules, prompt_token_ids)
 
     def _pieces_with(self, shown_tokens: frozenset[str]) -> TokenPieces:
-        """Return the pieces of all tokens but the special ones that are not shown; kept, for there are few sets."""
+        """Return the pieces of all tokens but the special ones that are not shown; kept, for there are few sets.
+
+        Requests can name any set, as stop strings: many start the collection anew.
+        """
         hidden = frozenset(
             token_id
             for token_id, token in zip(self.all_special_ids, self.all_special_tokens, strict=True)
@@ -168,6 +173,8 @@ class Tokenizer:
         )
         pieces = self._partly_shown.get(hidden)
         if pieces is None:
+            if len(self._partly_shown) >= _MAX_PARTLY_SHOWN:
+                self._partly_shown.clear()
             pieces = TokenPieces(self.backend, self._rules or DecoderRules(), hidden)
             self._partly_shown[hidden] = pieces
         return pieces

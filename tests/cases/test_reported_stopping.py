@@ -48,6 +48,22 @@ def test_text_held_back_for_a_stop_string_comes_out_when_the_answer_ends_otherwi
     assert "".join(output.outputs[0].text for output in outputs) == base
 
 
+def test_a_stop_string_may_be_a_special_token_that_the_text_leaves_out(smol):
+    """Stop strings were looked for in a text without special tokens, so that the answer ran on."""
+    tokenizer = smol.get_tokenizer()
+    marker = "<|im_start|>"
+    forced = {"temperature": 0, "max_tokens": 5, "logit_bias": {tokenizer.convert_tokens_to_ids(marker): 100}}
+    for stop in (marker, ["never", marker]):
+        (outputs,) = stream(smol, [COUNTING], SamplingParams(**forced, stop=stop))
+        last = outputs[-1].outputs[0]
+        assert (last.finish_reason, last.stop_reason) == ("stop", marker)
+        assert "".join(output.outputs[0].text for output in outputs) == ""
+    shown = run(smol, COUNTING, **forced, stop=marker, include_stop_str_in_output=True).outputs[0]
+    assert shown.text == marker and len(shown.token_ids) == 1
+    other = run(smol, COUNTING, **forced, stop="<|im_end|>").outputs[0]
+    assert (other.text, other.finish_reason, len(other.token_ids)) == ("", "length", 5)
+
+
 def test_a_stop_token_shows_in_the_text_only_when_asked_for(smol):
     """B005: True and False gave the same text."""
     base = run(smol, COUNTING, temperature=0, max_tokens=8).outputs[0]
