@@ -222,8 +222,9 @@ class InputProcessor:
         num_tokens, max_model_len = len(token_ids), self._model.max_model_len
         if num_tokens >= max_model_len:
             raise InvalidRequestError(
-                f"the prompt has {num_tokens} tokens, but max_model_len={max_model_len} includes at least one new "
-                "token; shorten the prompt, or set truncate_prompt_tokens",
+                # clients know a context that is too long by these words of OpenAI's
+                f"this model's maximum context length is {max_model_len} tokens (max_model_len), at least one new one "
+                f"included, but the prompt has {num_tokens} tokens; shorten it, or set truncate_prompt_tokens",
                 "prompt",
             )
         if num_tokens >= self.max_sequence_len:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import socket
 import time
@@ -36,6 +37,12 @@ def test_other_content_types_are_refused(tiny: Server, content_type: str | None)
     for path in POSTS:
         reply = raw(tiny, path, b'{"prompt": "abc"}', headers)
         assert reply.status == 415 and "application/json" in reply.error["message"]
+
+
+def test_compressed_bodies_are_refused_as_such(tiny: Server):
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    reply = raw(tiny, "/v1/completions", gzip.compress(b'{"prompt": "abc"}'), headers)
+    assert reply.status == 415 and "Content-Encoding" in reply.error["message"]
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
@@ -78,9 +85,9 @@ BAD_FIELDS = [
     ("prompt", None, "prompt"),
     ("prompt", 5, "prompt"),
     ("prompt", {}, "prompt"),
-    ("prompt", [320], "prompt_token_ids"),
-    ("prompt", [-1], "prompt_token_ids"),
-    ("prompt", [2**63], "prompt_token_ids"),
+    ("prompt", [320], "prompt"),
+    ("prompt", [-1], "prompt"),
+    ("prompt", [2**63], "prompt"),
     ("prompt", [1.5], "prompt"),
     ("prompt", [True], "prompt"),
     ("prompt", [[1], "a"], "prompt"),
@@ -118,7 +125,7 @@ BAD_FIELDS = [
     ("bad_words", [""], "bad_words"),
     ("logprobs", 10**6, "logprobs"),
     ("logprobs", -2, "logprobs"),
-    ("logprobs", True, "logprobs"),
+    ("logprobs", "1", "logprobs"),
     ("prompt_logprobs", 21, "prompt_logprobs"),
     ("presence_penalty", 2.5, "presence_penalty"),
     ("repetition_penalty", 0, "repetition_penalty"),
@@ -144,6 +151,23 @@ def test_values_out_of_range_are_refused_by_name(tiny: Server, field: str, value
         assert reply.status == 400, reply.body
         assert param is None or reply.error["param"] == param
     assert tiny.complete(**GOOD).status == 200
+
+
+def test_whole_numbers_may_be_written_as_floats(tiny: Server):
+    """JSON has one kind of number, and clients in some languages write every one with a point."""
+    asked = {"prompt": "abc", "max_tokens": 3.0, "top_k": 1.0, "seed": 7.0, "logprobs": 2.0}
+    whole = {name: int(value) if isinstance(value, float) else value for name, value in asked.items()}
+    assert tiny.complete(**asked).json["choices"] == tiny.complete(**whole).json["choices"]
+    assert tiny.chat(max_tokens=2.0, n=2.0).json["usage"]["completion_tokens"] == 4
+    assert tiny.complete(prompt="abc", max_tokens=1e300).error["param"] == "max_tokens"
+
+
+def test_errors_name_the_field_that_the_client_sent(tiny: Server):
+    assert tiny.chat(max_completion_tokens=0).error["param"] == "max_completion_tokens"
+    long = tiny.chat("x" * 2000)
+    # the words by which clients know that a conversation has become too long
+    assert long.error["param"] == "messages" and "maximum context length is 512 tokens" in long.error["message"]
+    assert tiny.complete(prompt=[320]).error["param"] == "prompt"
 
 
 UNBUILT_FIELDS = [

@@ -96,6 +96,13 @@ def test_every_sequence_is_given_its_prompts_logprobs_whichever_brings_them():
     ]  # fmt: skip
 
 
+def test_every_event_has_the_fingerprint_of_the_whole_answer(tiny: Server):
+    for ask in (tiny.complete, tiny.chat):
+        fields = {"prompt": "abc"} if ask == tiny.complete else {}
+        fingerprint = ask(max_tokens=2, **fields).json["system_fingerprint"]
+        assert {one["system_fingerprint"] for one in ask(max_tokens=2, stream=True, **fields).events} == {fingerprint}
+
+
 def test_usage_comes_once_at_the_end_of_a_stream_when_asked_for(tiny: Server):
     fields = dict(prompt="abc", stream=True, **GREEDY)
     events = tiny.complete(**fields, stream_options={"include_usage": True}).events
@@ -222,6 +229,17 @@ def test_logprobs_do_not_depend_on_sampling_parameters(tiny: Server):
     ]
     tops = [dict(sorted(one["top_logprobs"][0].items(), key=lambda item: -item[1])[:3]) for one in shown]
     assert all(top == tops[0] for top in tops)
+
+
+def test_logprobs_may_be_asked_for_as_chats_do(tiny: Server):
+    """Clients of both endpoints send true and false to both."""
+    asked = {"prompt": "abc", "max_tokens": 2, "temperature": 0}
+    choices = [tiny.complete(**asked, logprobs=wish).json["choices"][0] for wish in (True, 1, False)]
+    assert choices[0] == choices[1] and len(choices[0]["logprobs"]["tokens"]) == 2
+    assert choices[2]["logprobs"] is None
+    streamed = tiny.complete(**asked, logprobs=True, stream=True).events
+    tokens = [token for one in streamed for token in one["choices"][0]["logprobs"]["tokens"]]
+    assert tokens == choices[0]["logprobs"]["tokens"]
 
 
 def test_chosen_ids_get_logprobs(tiny: Server):

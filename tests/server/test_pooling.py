@@ -116,9 +116,9 @@ def test_many_requests_at_once_get_the_bits_that_each_gets_alone(embedder: Serve
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": [[4], "a"]}, "input"),
-        ({"input": [4, -1]}, "prompt_token_ids"),
+        ({"input": [4, -1]}, "input"),
         ({"input": [4, 1.5]}, "input"),
-        ({"input": [10**30]}, "prompt_token_ids"),
+        ({"input": [10**30]}, "input"),
         ({"input": ["a"] * 2049}, "input"),
         ({"input": "a", "messages": [{"role": "user", "content": "a"}]}, "input"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
@@ -130,7 +130,7 @@ def test_many_requests_at_once_get_the_bits_that_each_gets_alone(embedder: Serve
         ({"input": "a", "truncate_prompt_tokens": 99}, "truncate_prompt_tokens"),
         ({"input": "a", "prompt_name": "none"}, "prompt_name"),
         ({"input": "a", "padding": True}, "padding"),
-        ({"input": [[4] * 99]}, "prompt"),
+        ({"input": [[4] * 99]}, "input"),
     ],
 )
 def test_wrong_requests_are_refused_in_openais_shape(

@@ -135,6 +135,10 @@ def test_every_metric_is_described_once_and_well_formed(tiny: Server):
 # -- description -------------------------------------------------------------------------------------------------------
 
 
+def test_the_list_of_models_is_found_with_a_slash_behind_it(tiny: Server):
+    assert tiny.get("/v1/models/").json == tiny.get("/v1/models").json
+
+
 def test_the_description_names_every_endpoint_and_field(tiny: Server):
     document = tiny.get("/openapi.json").json
     assert set(document["paths"]) >= {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/metrics"}

@@ -7,10 +7,11 @@ about additional fields: they are ignored with one warning in the log, as OpenAI
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -54,11 +55,14 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
 
 def require_json(scope: Scope) -> None:
-    """Raise HTTPError 415 unless the body is declared as JSON.
+    """Raise HTTPError 415 unless the body is declared as JSON, and not compressed.
 
     This also keeps other sites' pages out: a browser sends JSON across origins only where CORS allows it.
     """
-    content_type = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+    headers = dict(scope["headers"])
+    if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
+        raise HTTPError(415, "compressed bodies are not taken; send JSON without Content-Encoding")
+    content_type = headers.get(b"content-type", b"").decode("latin-1")
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise HTTPError(415, f"expected Content-Type: application/json, got {content_type or 'none'}")
@@ -82,11 +86,27 @@ def decode(body: bytes, request_type: type[RequestType]) -> RequestType:
 
 
 def convert(value: dict[str, Any], request_type: type[RequestType]) -> RequestType:
-    """Check a decoded JSON object against a request's type; raises InvalidRequestError that names the field."""
+    """Check a decoded JSON object against a request's type; raises InvalidRequestError that names the field.
+
+    16.0 is a whole number too: JSON knows one kind of number, and not every client can write integers.
+    """
+    written_as_floats = {
+        name: int(number)
+        for name, number in value.items()
+        if type(number) is float and number.is_integer() and name in _whole_number_fields(request_type)
+    }
+    value = {**value, **written_as_floats}
     try:
         return msgspec.convert(value, request_type)
     except msgspec.ValidationError as error:
         raise _wrong_type(error) from None
+
+
+@functools.cache
+def _whole_number_fields(request_type: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields that hold an integer and no other number."""
+    hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(request_type).items()}
+    return frozenset(name for name, kinds in hints.items() if int in kinds and float not in kinds)
 
 
 def load_json(body: bytes) -> object:

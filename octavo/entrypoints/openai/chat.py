@@ -16,6 +16,7 @@ from octavo.entrypoints.openai.unbuilt_fields import refuse_unbuilt
 from octavo.entrypoints.openai.usage import check_stream
 from octavo.entrypoints.tool_requests import ToolWish, chat_tools
 from octavo.errors import InvalidRequestError
+from octavo.types.sampling_checks import as_int
 from octavo.types.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -61,7 +62,9 @@ def _params(
     server: ServerState, request: ChatCompletionRequest, num_top: int | None
 ) -> tuple[BeamSearchParams | None, SamplingParams]:
     """Return the beams, if any, and how their steps, or the answers, are sampled."""
-    max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    max_tokens = request.max_tokens
+    if request.max_completion_tokens is not None:
+        max_tokens = as_int("max_completion_tokens", request.max_completion_tokens, 1)
     if request.use_beam_search:
         limit = server.max_model_len if max_tokens is None else max_tokens
         beams = beam_params(request, limit, server.engine.model_config.max_logprobs)

@@ -181,7 +181,9 @@ class ChatAnswer:
         return self._chunk_of(choices, usage)
 
     def _chunk_of(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatCompletionChunk:
-        return ChatCompletionChunk(self._id, "chat.completion.chunk", self._created, self._model, choices, usage)
+        return ChatCompletionChunk(
+            self._id, "chat.completion.chunk", self._created, self._model, choices, usage, self._server.fingerprint
+        )
 
     def _usage(self, counter: UsageCounter) -> Usage:
         usage = counter.usage()

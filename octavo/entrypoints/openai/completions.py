@@ -255,7 +255,9 @@ class _Answer:
         return self._chunk_of([choice] if choice is not None else [], usage)
 
     def _chunk_of(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionChunk:
-        return CompletionChunk(self._id, "text_completion", self._created, self._model, choices, usage)
+        return CompletionChunk(
+            self._id, "text_completion", self._created, self._model, choices, usage, self._server.fingerprint
+        )
 
     # -- both ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -67,6 +67,12 @@ def as_http_error(error: BaseException) -> HTTPError:
     return HTTPError(500, "an internal error; the server's log has the details")
 
 
+def name_field(error: BaseException, fields: Sequence[str]) -> None:
+    """Make an error of the engine's blame the field of the request that its prompt came from."""
+    if isinstance(error, InvalidRequestError) and error.parameter in _PROMPT_PARAMETERS:
+        error.parameter = next((name for name in _PROMPT_FIELDS if name in fields), error.parameter)
+
+
 def error_body(error: HTTPError) -> ErrorResponse:
     """Return the JSON that describes an error."""
     return ErrorResponse(
@@ -95,6 +101,8 @@ def _type_of(status: int) -> str:
 
 RETRY_AFTER_S = 1
 MAX_MESSAGE_CHARS = 2000
+_PROMPT_PARAMETERS = ("prompt", "prompt_token_ids")
+_PROMPT_FIELDS = ("prompt", "input", "messages", "query")
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",

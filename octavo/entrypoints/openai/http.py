@@ -71,6 +71,7 @@ class JSONEndpoint(Generic[RequestType]):
         except ClientDisconnect:
             return
         except Exception as error:
+            errors.name_field(error, self._request_type.__struct_fields__)
             await self._error_response(error)(scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:

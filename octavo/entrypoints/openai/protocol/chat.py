@@ -176,4 +176,5 @@ class ChatCompletionChunk(msgspec.Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET

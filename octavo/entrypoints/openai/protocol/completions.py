@@ -27,12 +27,17 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """A text, token ids, or a list of either, to be continued.
 
     max_tokens: 16 when not given; 0 only with echo, to score the prompt
+    logprobs: true means 1 and false none, as chats have it
     """
 
     prompt: Annotated[str | list[Any] | None, Meta(extra_json_schema=PROMPT_SCHEMA)] = None
-    logprobs: int | None = None
+    logprobs: int | bool | None = None
     prompt_embeds: Any = None
     suffix: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.logprobs, bool):
+            self.logprobs = 1 if self.logprobs else None
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -82,3 +87,4 @@ class CompletionChunk(msgspec.Struct):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
