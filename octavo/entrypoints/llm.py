@@ -361,8 +361,10 @@ class LLM(PoolingCalls):
             yield output
 
 
-def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
-    return [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
+def _as_list(prompts: object) -> list[PromptType]:
+    if isinstance(prompts, Iterable) and not isinstance(prompts, (Mapping, Sequence)):
+        prompts = list(prompts)  # an array, a column of a table, a generator
+    return [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, call-overload]
 
 
 def _as_conversations(

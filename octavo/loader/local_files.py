@@ -9,6 +9,8 @@ from typing import Any
 
 from octavo.errors import CheckpointError
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises CheckpointError when it cannot be read or holds anything else."""
@@ -44,9 +46,14 @@ def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:
                 raise CheckpointError(
                     f"{path}: not a {format_name} file: it has only {size} bytes, a header alone {least_bytes}"
                 )
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if mapped[: len(_LFS_POINTER)] == _LFS_POINTER:
+        raise CheckpointError(
+            f"{path} is a Git LFS pointer and not the {format_name} file itself; fetch it with `git lfs pull`"
+        )
+    return mapped
 
 
 def release_pages(buffer: mmap.mmap) -> None:

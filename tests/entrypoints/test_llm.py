@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 import octavo
@@ -53,6 +54,12 @@ def test_one_prompt_of_any_form_gives_a_list_of_one(prompt):
 def test_a_list_may_mix_forms():
     llm, _ = fake_llm()
     assert texts(generate(llm, ["ab", [98], {"prompt_token_ids": [99, 99]}])) == ["aa", "b", "cc"]
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, np.array])
+def test_prompts_may_come_in_any_ordered_collection(kind):
+    llm, _ = fake_llm()
+    assert texts(generate(llm, kind(["ab", "bb"]))) == ["aa", "bb"]
 
 
 def test_no_prompts_give_no_results():
