@@ -52,6 +52,8 @@ class CacheConfig:
     The byte budget of one worker's KV tensors is memory_bytes if given; else, if memory_utilization is given, that
     share of the machine's memory less what the process already holds; else memory_share of what is free once weights
     are loaded and a step was profiled.
+
+    block_size: tokens of a block, of which each of several ranks keeps some under decode context parallelism
     """
 
     block_size: int
@@ -98,6 +100,8 @@ class ParallelConfig:
     """How many processes and in what arrangement.
 
     distributed_executor_backend: uni, mp, ray, external_launcher, or module:Class of an Executor
+    decode_context_parallel_size: tensor-parallel ranks that share the keys and values of a sequence, by token;
+    cp_kv_cache_interleave_size: of which each in turn gets so many tokens in a row
     data_parallel_size_local, data_parallel_start_rank: of the data_parallel_size engine replicas, those of this front
         end: how many, and the rank of the first
     data_parallel_prefix_affinity: a prompt goes to the replica that has its beginning, unless that is overloaded
@@ -107,6 +111,8 @@ class ParallelConfig:
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    cp_kv_cache_interleave_size: int = 1
     data_parallel_size: int = 1
     data_parallel_size_local: int = 1
     data_parallel_start_rank: int = 0

@@ -124,6 +124,8 @@ class EngineArgs(metaclass=_KnownOptions):
         False, "send a prompt to the replica that has computed its beginning, unless others are much less busy"
     )
     decode_context_parallel_size: int = _option(1, "tensor-parallel processes that share the KV cache of a sequence")
+    cp_kv_cache_interleave_size: int | None = _option(None, "tokens in a row that each of these keeps (1)")
+    dcp_kv_cache_interleave_size: int | None = _option(None, "older name of cp_kv_cache_interleave_size")
     prefill_context_parallel_size: int = _option(1, "processes that share a prompt")
     distributed_executor_backend: str | type[Any] | None = _option(
         None, "how workers run: uni, mp, ray, external_launcher or module.Class (uni for one worker, mp for several)"

@@ -12,18 +12,24 @@ from octavo.errors import ConfigError
 
 @dataclass(frozen=True)
 class WorkerGroups:
-    """Whom a worker computes with. tensor: those of its stage; pipeline: those of the other stages, in order."""
+    """Whom a worker computes with.
+
+    tensor: those of its stage; pipeline: those of the other stages, in order; context: those of its stage who share its
+    sequences' keys and values
+    """
 
     tensor: Group
     pipeline: Group
+    context: Group = SoloGroup()
 
     def abort(self) -> None:
         """Tell all others that this worker cannot go on."""
-        self.tensor.abort()
-        self.pipeline.abort()
+        for group in (self.tensor, self.pipeline, self.context):
+            group.abort()
 
     def close(self) -> None:
-        self.pipeline.close()  # first: what it has sent may still be on its way, over a world that both share
+        self.pipeline.close()  # first: what it has sent may still be on its way, over a world that all share
+        self.context.close()
         self.tensor.close()
 
 
@@ -37,13 +43,20 @@ def connect(place: WorkerPlace) -> WorkerGroups:
     first = place.pp_rank * place.tp_size
     tensor = (f"tp{place.pp_rank}", range(first, first + place.tp_size))
     pipeline = (f"pp{place.tp_rank}", range(place.tp_rank, place.world_size, place.tp_size))
+    first_sharer = place.rank - place.tp_rank % place.dcp_size
+    context = (f"dcp{first_sharer}", range(first_sharer, first_sharer + place.dcp_size))
     if place.address.startswith("shm:"):
-        return WorkerGroups(_share_memory(place, *tensor), _share_memory(place, *pipeline, is_pipeline=True))
+        return WorkerGroups(
+            _share_memory(place, *tensor),
+            _share_memory(place, *pipeline, is_pipeline=True),
+            _share_memory(place, *context),
+        )
     from octavo.distributed.torch_group import TorchGroup, join_world
 
     leaves = join_world(place)
     groups = [
-        SoloGroup() if len(ranks) == 1 else TorchGroup(name, ranks, place, leaves) for name, ranks in (tensor, pipeline)
+        SoloGroup() if len(ranks) == 1 else TorchGroup(name, ranks, place, leaves)
+        for name, ranks in (tensor, pipeline, context)
     ]
     return WorkerGroups(*groups)
 

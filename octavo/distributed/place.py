@@ -13,6 +13,7 @@ class WorkerPlace:
 
     rank: 0 .. world_size - 1; local_rank: the same among the workers of this machine
     local_size: workers on this machine, who share its memory
+    dcp_size: consecutive tensor-parallel ranks that share the keys and values of a sequence
     address: where they meet: "shm:DIRECTORY" (one machine; see `octavo.distributed.rendezvous`), or an init method
         of torch.distributed, "tcp://HOST:PORT" or "env://"
     timeout_s: how long one waits for another within a step before it counts as hung
@@ -23,6 +24,7 @@ class WorkerPlace:
     local_size: int = 1
     tp_size: int = 1
     pp_size: int = 1
+    dcp_size: int = 1
     address: str = ""
     timeout_s: float = 300.0
 

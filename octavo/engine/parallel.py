@@ -10,26 +10,27 @@ from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.registry import check_parallel_sizes
 
-_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-_UNBUILT_SIZES = ("decode_context_parallel_size", "prefill_context_parallel_size")
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
+_NETWORK_FREE_METHODS = ("ngram", "suffix")
 # A worker that hangs is named by its executor before the front end gives the whole core up.
 _STEP_TIMEOUT_SHARE = 0.8
 
 
 def parallel_config(args: EngineArgs) -> ParallelConfig:
     """Decide sizes and the executor; raises ConfigError for sizes that fit no executor, UnsupportedError."""
-    for name in (*_SIZES, *_UNBUILT_SIZES):
+    for name in (*_SIZES, "prefill_context_parallel_size"):
         size = getattr(args, name)
         if size < 1:
             raise ConfigError(f"{name} must be a positive integer, got {size}")
-        if size != 1 and name in _UNBUILT_SIZES:
-            raise UnsupportedError(
-                f"{name}={size} is not supported: each sequence's keys and values stay together; use 1, and "
-                "tensor_parallel_size to divide them by heads"
-            )
+    if args.prefill_context_parallel_size != 1:
+        raise UnsupportedError(
+            f"prefill_context_parallel_size={args.prefill_context_parallel_size} is not supported: all ranks compute "
+            "all tokens of a prompt; use 1, and tensor_parallel_size to divide the work"
+        )
     replicas = replicas_here(args)
     config = ParallelConfig(
         **{name: getattr(args, name) for name in _SIZES},
+        cp_kv_cache_interleave_size=_interleave_size(args),
         data_parallel_size_local=len(replicas),
         data_parallel_start_rank=replicas.start,
         data_parallel_prefix_affinity=args.data_parallel_prefix_affinity,
@@ -43,13 +44,32 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
 def check_model_is_divisible(config: OctavoConfig, checkpoint: Checkpoint) -> None:
     """Raise ConfigError or UnsupportedError when the model cannot be computed by so many workers together."""
     tp_size, pp_size = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
-    if tp_size * pp_size == 1:
+    if config.parallel.world_size == config.parallel.decode_context_parallel_size == 1:
         return
     if config.model.pooling is not None:
         raise UnsupportedError("models for pooling run in one worker: use data_parallel_size, or leave the sizes at 1")
     if pp_size > 1 and config.speculative is not None:
         raise UnsupportedError("speculative decoding needs all layers in one worker: leave pipeline_parallel_size at 1")
-    check_parallel_sizes(checkpoint.config, tp_size, pp_size)
+    dcp_size, method = config.parallel.decode_context_parallel_size, config.speculative and config.speculative.method
+    if dcp_size > 1 and method is not None and method not in _NETWORK_FREE_METHODS:
+        raise UnsupportedError(
+            f"speculative decoding by {method} keeps whole sequences in a cache of its own: use "
+            f"{' or '.join(_NETWORK_FREE_METHODS)}, or leave decode_context_parallel_size at 1"
+        )
+    check_parallel_sizes(checkpoint.config, tp_size, pp_size, dcp_size)
+
+
+def _interleave_size(args: EngineArgs) -> int:
+    new, old = args.cp_kv_cache_interleave_size, args.dcp_kv_cache_interleave_size
+    if new is not None and old is not None and new != old:
+        raise ConfigError(
+            f"cp_kv_cache_interleave_size={new} and dcp_kv_cache_interleave_size={old} are two names of one size; "
+            "give one of them"
+        )
+    size = next((size for size in (new, old) if size is not None), 1)
+    if size < 1:
+        raise ConfigError(f"cp_kv_cache_interleave_size must be a positive integer, got {size}")
+    return size
 
 
 def _executor_backend(args: EngineArgs, world_size: int) -> str:

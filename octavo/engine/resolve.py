@@ -18,6 +18,7 @@ from octavo.config import (
     ModelConfig,
     ObservabilityConfig,
     OctavoConfig,
+    ParallelConfig,
     SchedulerConfig,
 )
 from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
@@ -96,12 +97,12 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     max_model_len, fit = _max_model_len(args.max_model_len, facts, pooling)
     model = _model_config(args, checkpoint, facts, tokenizer, max_model_len, fit)
     model = dataclasses.replace(model, pooling=pooling)
-    speculative, lora = speculative_config(args, checkpoint, load), lora_config(args)
+    speculative, lora, parallel = speculative_config(args, checkpoint, load), lora_config(args), parallel_config(args)
     config = OctavoConfig(
         model=model,
-        cache=_cache_config(args, checkpoint, rounds),
+        cache=_cache_config(args, checkpoint, rounds, parallel),
         scheduler=_scheduler_config(args, max_model_len, speculative, lora),
-        parallel=parallel_config(args),
+        parallel=parallel,
         load=load,
         observability=_observability_config(args),
         structured_outputs=structured_outputs_config(args.structured_outputs_config or {}, args.reasoning_parser),
@@ -284,15 +285,23 @@ def _read_generation_config(folder: Path) -> dict[str, Any]:
 # -- cache, scheduler, processes ---------------------------------------------------------------------------------------
 
 
-def _cache_config(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: bool) -> CacheConfig:
+def _cache_config(
+    args: EngineArgs, checkpoint: Checkpoint, rounds_activations: bool, parallel: ParallelConfig
+) -> CacheConfig:
     utilization = args.gpu_memory_utilization
     if utilization is not None and not 0 < utilization <= 1:
         raise ConfigError(f"gpu_memory_utilization must be over 0 and at most 1, got {utilization}")
     if not 0 <= args.watermark < 1:
         raise ConfigError(f"watermark must be at least 0 and below 1, got {args.watermark}")
+    block_size = _positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE, _MAX_BLOCK_SIZE)
+    if block_size % parallel.cp_kv_cache_interleave_size:
+        raise ConfigError(
+            f"cp_kv_cache_interleave_size={parallel.cp_kv_cache_interleave_size} does not divide "
+            f"block_size={block_size}; what each of several ranks keeps of a block are such pieces"
+        )
     return CacheConfig(
         dtype=_cache_dtype(args, checkpoint, rounds_activations),
-        block_size=_positive("block_size", args.block_size, _DEFAULT_BLOCK_SIZE, _MAX_BLOCK_SIZE),
+        block_size=block_size * parallel.decode_context_parallel_size,
         memory_bytes=_optional_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes),
         memory_utilization=utilization,
         enable_prefix_caching=args.enable_prefix_caching is not False,

@@ -21,6 +21,7 @@ def worker_places(parallel: ParallelConfig, address: str, machines: Sequence[obj
             local_size=machines.count(machines[rank]),
             tp_size=parallel.tensor_parallel_size,
             pp_size=parallel.pipeline_parallel_size,
+            dcp_size=parallel.decode_context_parallel_size,
             address=address,
             timeout_s=_FOR_EVER_S if timeout_s is None else timeout_s * _PEER_TIMEOUT_SHARE,
         )

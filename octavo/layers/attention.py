@@ -8,11 +8,12 @@ from typing import Literal
 
 from octavo.attention.context import ForwardContext
 from octavo.layers.adapted import AdaptedLinear
+from octavo.layers.context_parallel import DealtAttention
 from octavo.layers.linear import Linear
 from octavo.layers.norm import RMSNorm
 from octavo.layers.parallel import SharedLinear
 from octavo.ops.interface import Float, Int, Ops
-from octavo.types.kv_spec import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from octavo.types.kv_spec import DealtAttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Attention:
     qkv: query, key and value projections, stacked in this order
     num_heads, num_kv_heads: of this rank, which has some of the model's
     heads_of_kv: see `Ops.paged_attention`
+    dealt: where ranks share the keys and values of a sequence; softcap, slopes, sinks and window are None then
     cos_sin: [P, rotary_dim], see `Ops.rope`; None where the layer does not rotate
     alibi_slopes, sinks: [num_heads], see `Ops.paged_attention`; None where the layer has none
     """
@@ -72,6 +74,7 @@ class Attention:
     softcap: float | None = None
     alibi_slopes: Float | None = None
     sinks: Float | None = None
+    dealt: DealtAttention | None = None
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]; stores this step's keys and values in the layer's cache."""
@@ -93,6 +96,8 @@ class Attention:
             ops.store_kv(key, value, cache, metadata.slot_mapping)
         else:
             query = ops.rope_and_store(query, key, value, positions, self.cos_sin, cache, metadata.slot_mapping)
+        if self.dealt is not None:
+            return self.output(self.dealt(query, cache, metadata, self.scale, ops), ops)
         attended = ops.paged_attention(
             query,
             cache,
@@ -108,6 +113,9 @@ class Attention:
 
     def kv_cache_spec(self, block_size: int, dtype: str) -> KVCacheSpec:
         """Return what the layer stores."""
+        if self.dealt is not None:
+            num_parts = self.dealt.group.size
+            return DealtAttentionSpec(block_size, self.num_kv_heads, self.head_dim, dtype, num_parts)
         if self.sliding_window is None:
             return FullAttentionSpec(block_size, self.num_kv_heads, self.head_dim, dtype)
         return SlidingWindowSpec(block_size, self.num_kv_heads, self.head_dim, dtype, self.sliding_window)

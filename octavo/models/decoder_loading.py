@@ -13,6 +13,7 @@ import numpy as np
 from octavo.errors import CheckpointError, ConfigError
 from octavo.layers.alibi import alibi_slopes
 from octavo.layers.attention import Attention, QKNorm
+from octavo.layers.context_parallel import DealtAttention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
@@ -220,8 +221,16 @@ class DecoderLoading:
             sliding_window=layer.sliding_window,
             softcap=config.attention_softcap,
             alibi_slopes=self._alibi_slopes(heads.query),
+            dealt=self._dealt_attention(all_heads),
         )
         return EncoderAttention.like(attention) if config.bidirectional else attention
+
+    def _dealt_attention(self, all_heads: Sequence[HeadShare]) -> DealtAttention | None:
+        rank, context = self.share.group.rank, self.share.context
+        if context.size == 1:
+            return None
+        sharers = all_heads[rank - context.rank : rank - context.rank + context.size]
+        return DealtAttention(context, [len(own.query) for own in sharers], self.share.dealt)
 
     def _alibi_slopes(self, heads: range) -> Float | None:
         if self.config.alibi_max_bias is None:

@@ -28,7 +28,7 @@ from octavo.models import (
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import load_decoder
 from octavo.models.interface import CausalLM, ModelFacts
-from octavo.models.sharing import ModelShare, check_sizes
+from octavo.models.sharing import ModelShare, check_context_parallel, check_sizes
 from octavo.ops.interface import Ops
 
 
@@ -77,9 +77,10 @@ def describe_decoder(config: HFConfig) -> tuple[DecoderConfig, WeightNames]:
     return architecture.read_config(config), architecture.names
 
 
-def check_parallel_sizes(config: HFConfig, tp_size: int, pp_size: int) -> None:
+def check_parallel_sizes(config: HFConfig, tp_size: int, pp_size: int, dcp_size: int = 1) -> None:
     """Raise ConfigError when the model cannot be divided among so many workers."""
     check_sizes(_architecture(config).read_config(config), tp_size, pp_size)
+    check_context_parallel(_architecture(config).read_config(config), tp_size, dcp_size)
 
 
 def build_model(

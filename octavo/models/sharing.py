@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from octavo.distributed.group import Group, SoloGroup
 from octavo.distributed.place import share
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.models.decoder_config import DecoderConfig
+from octavo.ops.kv_layout import ALL_TOKENS, DealtTokens
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,15 @@ class ModelShare:
     """One worker's part. As it stands: the whole model.
 
     group: the ranks among which each layer is divided
+    context: those of them who share sequences' keys and values; dealt: the tokens that this one keeps
     stage, num_stages: layers are divided among these, in order; the first has the embeddings, the last norm and logits
     """
 
     group: Group = SoloGroup()
     stage: int = 0
     num_stages: int = 1
+    context: Group = SoloGroup()
+    dealt: DealtTokens = ALL_TOKENS
 
     @property
     def is_first(self) -> bool:
@@ -96,3 +100,26 @@ def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
     smallest = min(config.hidden_size, config.intermediate_size, config.vocab_size)
     if tp_size > smallest:
         raise ConfigError(f"tensor_parallel_size={tp_size} exceeds the {smallest} features of {config.architecture}")
+
+
+def check_context_parallel(config: DecoderConfig, tp_size: int, dcp_size: int) -> None:
+    """Raise ConfigError or UnsupportedError when ranks cannot share a sequence's keys and values by token."""
+    if dcp_size == 1:
+        return
+    num_kv = config.num_kv_heads
+    if tp_size % (num_kv * dcp_size):
+        raise ConfigError(
+            f"decode_context_parallel_size={dcp_size} ranks share the tokens of each of the {num_kv} key/value heads "
+            f"of {config.architecture}: tensor_parallel_size must be a multiple of {num_kv * dcp_size}, got {tp_size}"
+        )
+    obstacles = {
+        "sliding windows": any(layer.sliding_window is not None for layer in config.layers),
+        "a soft cap on its attention scores": config.attention_softcap is not None,
+        "scores that fall with the distance (ALiBi)": config.alibi_max_bias is not None,
+    }
+    for obstacle, is_there in obstacles.items():
+        if is_there:
+            raise UnsupportedError(
+                f"decode_context_parallel_size={dcp_size} needs full attention in all layers, and "
+                f"{config.architecture} has {obstacle}; leave it at 1"
+            )

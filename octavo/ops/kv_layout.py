@@ -44,7 +44,8 @@ class DealtTokens:
     def count(self, num_tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return how many of a row's first tokens it has."""
         rounds, rest = np.divmod(num_tokens, self.run * self.num_parts)
-        return rounds * self.run + np.clip(rest - self.part * self.run, 0, self.run)
+        dealt: NDArray[np.int32] = rounds * self.run + np.clip(rest - self.part * self.run, 0, self.run)
+        return dealt
 
     def has(self, positions: NDArray[Any]) -> NDArray[np.bool_]:
         """Say of each position whether it has the token there."""

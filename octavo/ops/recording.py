@@ -130,6 +130,17 @@ class Recording:
         self.buffers.append(buffer)
         return buffer
 
+    def new_array(self, dimension: Dimension, inner: tuple[int, ...]) -> RecordedArray:
+        return RecordedArray(self.new_buffer(dimension, prod(inner)), 0, (dimension, *inner))
+
+    def emit(
+        self, name: str, inputs: tuple[Float, ...], dimension: Dimension, inner: tuple[int, ...], *constants: Any
+    ) -> Float:
+        """Note a call that makes one array."""
+        out = self.new_array(dimension, inner)
+        self.calls.append(RecordedCall(name, tuple(map(_array, inputs)), (out,), constants))
+        return cast(Float, out)
+
     def argument(self, dimension: Dimension, width: int) -> Float:
         """Return a float argument [dimension, width]; call before any op."""
         buffer = self.new_buffer(dimension, width)
@@ -171,16 +182,16 @@ class RecordingOps:
 
     def embedding(self, token_ids: Int, table: Weight) -> Float:
         ids = _ids(token_ids)
-        return self._emit("embedding", (), ids.dimension, (table.in_features,), ids.index, table)
+        return self._recording.emit("embedding", (), ids.dimension, (table.in_features,), ids.index, table)
 
     def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
         ids = _ids(token_ids)
         constants = (ids.index, table, first_id, num_ids)
-        return self._emit("embedding_share", (), ids.dimension, (table.in_features,), *constants)
+        return self._recording.emit("embedding_share", (), ids.dimension, (table.in_features,), *constants)
 
     def take_rows(self, x: Float, rows: Int) -> Float:
         ids = _ids(rows)
-        return self._emit("take_rows", (x,), ids.dimension, _array(x).inner, ids.index)
+        return self._recording.emit("take_rows", (x,), ids.dimension, _array(x).inner, ids.index)
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         if _array(x).inner != (weight.in_features,):
@@ -197,7 +208,7 @@ class RecordingOps:
     def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
         _check_same_shape(x, residual)
         array = _array(x)
-        out, total = (self._new(array.buffer.dimension, array.inner) for _ in range(2))
+        out, total = (self._recording.new_array(array.buffer.dimension, array.inner) for _ in range(2))
         self._recording.calls.append(
             RecordedCall("add_rms_norm", (array, _array(residual)), (out, total), (weight, eps))
         )
@@ -208,7 +219,7 @@ class RecordingOps:
 
     def add(self, x: Float, y: Float) -> Float:
         _check_same_shape(x, y)
-        return self._emit("add", (x, y), _array(x).buffer.dimension, _array(x).inner)
+        return self._recording.emit("add", (x, y), _array(x).buffer.dimension, _array(x).inner)
 
     def scale(self, x: Float, factor: float) -> Float:
         return self._like(x, "scale", _array(x).inner, factor)
@@ -235,7 +246,9 @@ class RecordingOps:
     ) -> Float:
         constants = (_ids(positions).index, cos_sin, cache, _group(slot_mapping).index)
         array = _array(query)
-        return self._emit("rope_and_store", (query, key, value), array.buffer.dimension, array.inner, *constants)
+        return self._recording.emit(
+            "rope_and_store", (query, key, value), array.buffer.dimension, array.inner, *constants
+        )
 
     def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: Any) -> None:
         constants = (cache, _group(slot_mapping).index)
@@ -276,7 +289,9 @@ class RecordingOps:
         array = _array(query)
         constants = (_group(query_start).index, scale, sliding_window)
         inputs = (query, key, value)
-        return self._emit("encoder_attention", inputs, array.buffer.dimension, (prod(array.inner),), *constants)
+        return self._recording.emit(
+            "encoder_attention", inputs, array.buffer.dimension, (prod(array.inner),), *constants
+        )
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
@@ -288,18 +303,8 @@ class RecordingOps:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _new(self, dimension: Dimension, inner: tuple[int, ...]) -> RecordedArray:
-        return RecordedArray(self._recording.new_buffer(dimension, prod(inner)), 0, (dimension, *inner))
-
     def _like(self, x: Float, name: str, inner: tuple[int, ...], *constants: Any) -> Float:
-        return self._emit(name, (x,), _array(x).buffer.dimension, inner, *constants)
-
-    def _emit(
-        self, name: str, inputs: tuple[Float, ...], dimension: Dimension, inner: tuple[int, ...], *constants: Any
-    ) -> Float:
-        out = self._new(dimension, inner)
-        self._recording.calls.append(RecordedCall(name, tuple(map(_array, inputs)), (out,), constants))
-        return cast(Float, out)
+        return self._recording.emit(name, (x,), _array(x).buffer.dimension, inner, *constants)
 
 
 def recorded_metadata(group: int) -> AttentionMetadata:

@@ -139,7 +139,7 @@ def _check_attention(
 
 def _query_heads(query: Float, num_kv_heads: int, heads_of_kv: Sequence[int] | None) -> int | Sequence[int]:
     """Return how many query heads use each key/value head: one number, or one for each."""
-    num_heads = query.shape[1]
+    num_heads = int(query.shape[1])
     if heads_of_kv is None:
         if num_kv_heads == 0 or num_heads % num_kv_heads:
             raise ValueError(f"query must have a multiple of {num_kv_heads} heads, got {num_heads}")

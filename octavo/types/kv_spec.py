@@ -18,7 +18,12 @@ class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
     @property
     def page_size_bytes(self) -> int:
         head_bytes = self.head_dim * DTYPE_SIZE_BYTES[self.dtype] + (SCALE_BYTES if self.dtype == "int8" else 0)
-        return 2 * self.block_size * self.num_kv_heads * head_bytes
+        return 2 * self.num_stored_tokens * self.num_kv_heads * head_bytes
+
+    @property
+    def num_stored_tokens(self) -> int:
+        """Tokens of a block that this worker keeps."""
+        return self.block_size
 
 
 class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
@@ -27,7 +32,17 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     sliding_window: int = 0
 
 
-KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
+class DealtAttentionSpec(FullAttentionSpec, frozen=True, tag=True):
+    """A layer whose tokens are dealt out to the caches of num_parts workers."""
+
+    num_parts: int = 1
+
+    @property
+    def num_stored_tokens(self) -> int:
+        return self.block_size // self.num_parts
+
+
+KVCacheSpec = FullAttentionSpec | SlidingWindowSpec | DealtAttentionSpec
 DTYPE_SIZE_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 SCALE_BYTES = 4  # int8: one float32 for each token and head
 

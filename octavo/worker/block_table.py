@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.ops.kv_layout import ALL_TOKENS, DealtTokens
+
 
 class BlockTable:
     """Physical block ids [max_num_seqs, max_blocks] int32 by row and logical block; unused entries are 0."""
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, dealt: DealtTokens = ALL_TOKENS) -> None:
+        """dealt: the tokens of a block that this worker keeps."""
         self.block_size = block_size
+        self._dealt = dealt
         self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
         self._num_blocks = [0] * max_num_seqs
 
@@ -30,6 +34,9 @@ class BlockTable:
         return self._table[rows, : -(-max_seq_len // self.block_size)]
 
     def slots(self, token_rows: NDArray[np.intp], positions: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return each token's physical slot [T]: block id * block_size + offset."""
+        """Return each token's physical slot [T]: block id * block_size + offset; 0 for one that is kept elsewhere."""
         blocks, offsets = np.divmod(positions, self.block_size)
-        return self._table[token_rows, blocks] * np.int64(self.block_size) + offsets
+        slots = self._table[token_rows, blocks] * np.int64(self.block_size // self._dealt.num_parts)
+        if self._dealt.num_parts == 1:
+            return slots + offsets
+        return np.where(self._dealt.has(offsets), slots + self._dealt.count(offsets), 0)

@@ -181,7 +181,7 @@ def step_seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int,
             query_start=np.array([0, num_tokens], np.int32),
             seq_lens=np.array([num_tokens], np.int32),
             block_table=np.zeros((1, -(-num_tokens // size)), np.int32),
-            slot_mapping=(positions % size).astype(np.int64),
+            slot_mapping=np.zeros(num_tokens, np.int64),
         )
         for size in block_sizes
     ]

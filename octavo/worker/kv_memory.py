@@ -28,7 +28,7 @@ def allocate_kv_caches(plan: KVCacheConfig) -> dict[str, KVCache]:
 def cache_in(memory: NDArray[np.uint8], spec: KVCacheSpec, num_blocks: int) -> KVCache:
     """Return a cache of this many blocks at the start of `memory`."""
     dtype = cache_dtype(spec.dtype)
-    shape = cache_shape(CacheSizes(num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim), dtype)
+    shape = cache_shape(CacheSizes(num_blocks, spec.num_kv_heads, spec.num_stored_tokens, spec.head_dim), dtype)
     return memory[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 

@@ -21,7 +21,7 @@ from octavo.models.pooling_registry import build_pooling_model
 from octavo.models.registry import build_model
 from octavo.models.sharing import ModelShare
 from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
-from octavo.ops.kv_layout import KVCache
+from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.quantization.open import open_model_weights
 from octavo.sampling.sampler import Sampler
@@ -51,6 +51,8 @@ class ModelRunner:
         self._config = config
         self.ops = ops
         self._groups = groups
+        interleave = config.parallel.cp_kv_cache_interleave_size
+        self._dealt = DealtTokens(groups.context.rank, groups.context.size, interleave)
         self._drafter = make_drafter(config, ops)
         self.adapters: AdapterStep | None = None
         if config.lora is not None:
@@ -64,7 +66,9 @@ class ModelRunner:
         weights = open_model_weights(checkpoint, self._config.load)
         max_model_len = self._config.model.max_model_len
         if self._config.model.pooling is None:
-            share = ModelShare(self._groups.tensor, self._groups.pipeline.rank, self._groups.pipeline.size)
+            groups = self._groups
+            stage, num_stages = groups.pipeline.rank, groups.pipeline.size
+            share = ModelShare(groups.tensor, stage, num_stages, groups.context, self._dealt)
             self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
             if self.adapters is not None:
                 self.model = self.adapters.attach(self.model, checkpoint.config)
@@ -89,7 +93,8 @@ class ModelRunner:
         self._plan = plan
         self._allocate_caches()
         self._rows = RequestRows(max_num_seqs, max_model_len)
-        self._block_tables = [BlockTable(max_num_seqs, max_model_len, g.spec.block_size) for g in plan.groups]
+        sizes = [group.spec.block_size for group in plan.groups]
+        self._block_tables = [BlockTable(max_num_seqs, max_model_len, size, self._dealt) for size in sizes]
         self._sampler = Sampler(
             self.ops,
             vocab_size,
@@ -132,14 +137,18 @@ class ModelRunner:
         metadata: list[AttentionMetadata] = []
         positions = np.arange(num_tokens, dtype=np.int32)
         for name, spec in specs.items():
-            num_blocks = -(-num_tokens // spec.block_size)
+            table, num_blocks = (
+                BlockTable(1, num_tokens, spec.block_size, self._dealt),
+                -(-num_tokens // spec.block_size),
+            )
+            table.append(0, range(1, num_blocks + 1))
             caches[name] = cache_in(np.zeros((num_blocks + 1) * spec.page_size_bytes, np.uint8), spec, num_blocks + 1)
             metadata.append(
                 AttentionMetadata(
                     query_start=np.array([0, num_tokens], np.int32),
                     seq_lens=np.array([num_tokens], np.int32),
-                    block_table=np.arange(1, num_blocks + 1, dtype=np.int32)[None, :],
-                    slot_mapping=positions.astype(np.int64) + spec.block_size,
+                    block_table=table.gather(np.zeros(1, np.intp), num_tokens),
+                    slot_mapping=table.slots(np.zeros(num_tokens, np.intp), positions),
                 )
             )
         if not specs:

@@ -29,6 +29,7 @@ class ThreadExecutor(Executor):
             local_size=parallel.world_size,
             tp_size=parallel.tensor_parallel_size,
             pp_size=parallel.pipeline_parallel_size,
+            dcp_size=parallel.decode_context_parallel_size,
             address=self.rendezvous.address,
             timeout_s=TIMEOUT_S,
         )

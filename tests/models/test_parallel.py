@@ -237,8 +237,6 @@ def test_what_one_worker_must_do_alone_is_refused_at_start(tmp_path: Path) -> No
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
     with pytest.raises(ConfigError, match="exceeds the 4 query heads"):
         generate(folder, **parallel(tp_size=7))
-    with pytest.raises(UnsupportedError, match="decode_context_parallel_size=2"):
-        generate(folder, decode_context_parallel_size=2)
     with pytest.raises(UnsupportedError, match="leave pipeline_parallel_size at 1"):
         generate(folder, speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **parallel(pp_size=2))
 
