@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -23,7 +22,6 @@ from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
 from octavo.types.structured_params import StructuredOutputsParams, json_text
 
-_MAX_PROCESSES = 2  # so that one slow grammar does not hold up the next
 _MAX_KEPT_BYTES = 32 * 2**20
 _PASSING_S = 60.0  # verdicts that are not lasting are kept for so long: a bomb sent again and again costs little
 
@@ -97,7 +95,7 @@ class GrammarChecker:
                 raise EngineDeadError("the engine was shut down")
             if self._pool is None:
                 start = CompilerStart(self.config.backend, vocabulary, self._limits)
-                self._pool = CompilerPool(start, min(_MAX_PROCESSES, os.cpu_count() or 1))
+                self._pool = CompilerPool(start)
             return self._pool
 
     def _job(self, params: StructuredOutputsParams) -> GrammarJob:

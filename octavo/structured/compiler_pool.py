@@ -6,6 +6,7 @@ One job is one grammar. A process that crashes or takes too long is ended, and o
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -18,124 +19,128 @@ import msgspec
 
 from octavo.errors import EngineDeadError, OverloadedError, RequestFailedError
 from octavo.log import get_logger
-from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
+from octavo.structured.messages import Answer, CompilerStart, GrammarJob, TimedJob, Verdict
 from octavo.utils.frames import receive_frame, send_frame
-from octavo.utils.processes import end_child, start_python
+from octavo.utils.processes import end_child, lower_priority, start_python
 
 logger = get_logger(__name__)
 
 _PROGRAM = "from octavo.structured.compiler_process import main; main()"
-_END_TIMEOUT_S = 1.0  # from the end of the connection to that of the process
 _START_TIMEOUT_S = 60.0  # a large vocabulary on a busy machine; a start is no job's fault
 _QUEUE_TIMEOUT_S = 10.0  # that a new grammar waits for a process: who waits longer holds a thread for a lost cause
-_LARGE_CHARS = 16 * 1024  # grammars over this may take seconds; nearly all that are of use are far below it
+_QUICK_S = 0.05  # of processor time: ten times what typical schemas take
+_ALARM_DELAY_S = 1.0  # a process ends by its own alarm first: another is there at once then
+_NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
 
 
 class CompilerPool:
-    """Up to max_processes compilers. Thread-safe; `compile` waits in the calling thread.
+    """Two lanes. Thread-safe; `compile` waits in the calling thread.
 
-    Where there are several, large grammars never have them all: however many come, a small one need not queue behind.
+    Every grammar is tried in the quick lane, for a moment only. Those that take longer start again in the slow one, and
+    wait for each other there: however many come, a quick one does not queue behind them.
     """
 
-    def __init__(self, start: CompilerStart, max_processes: int) -> None:
-        self._start = start
-        self._slots = threading.BoundedSemaphore(max_processes)
-        self._slots_for_large = threading.BoundedSemaphore(max(1, max_processes - 1))
-        self._idle: list[_Compiler] = []
-        self._live: set[_Compiler] = set()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._finalizer = weakref.finalize(self, _end_all, self._live)  # also when the interpreter ends
+    def __init__(self, start: CompilerStart) -> None:
+        self._limit_s = start.limits.compile_timeout_s
+        self.quick = Lane(start, min(_QUICK_S, self._limit_s))
+        self.slow = Lane(start, self._limit_s)
 
     def warm_up(self) -> None:
         """Start a process unless there is one."""
-        with self._slots:
-            self._give_back(self._take())
+        self.quick.warm_up()
 
     def compile(self, job: GrammarJob) -> Verdict:
         """Return what came of a grammar; waits for a free process, and then as long as the limits allow.
 
-        Raises OverloadedError when no process becomes free in time.
-        A process that somebody else killed says nothing about its grammar, which is then tried once more.
+        Raises OverloadedError when no process becomes free in time, or the one that did was not let compute.
         """
-        is_large = len(job.text) > _LARGE_CHARS
         deadline = time.monotonic() + _QUEUE_TIMEOUT_S
-        with (
-            _slot(self._slots_for_large, deadline) if is_large else contextlib.nullcontext(),
-            _slot(self._slots, deadline),
-        ):
-            verdict, is_own_doing = self._try(job)
-            if not is_own_doing:
-                verdict, _ = self._try(job)
+        verdict = self.quick.compile(job, deadline)
+        if verdict.lost_by in (-signal.SIGPROF, -signal.SIGALRM):
+            verdict = self.slow.compile(job, deadline)
+        if verdict.lost_by is None:
             return verdict
-
-    def _try(self, job: GrammarJob) -> tuple[Verdict, bool]:
-        """Return what came of a grammar, and False if its process was killed from outside."""
-        compiler = self._take()
-        verdict = compiler.compile(job, self._start.limits.compile_timeout_s)
-        if verdict is not None:
-            self._give_back(compiler)
-            return verdict, True
-        was_killed = compiler.was_killed()
-        self._discard(compiler)
-        logger.warning("the process that compiled a grammar is lost: %s", compiler.loss)
-        return Verdict(error=compiler.loss, is_lasting=not was_killed and not compiler.was_late), not was_killed
+        if verdict.lost_by == -signal.SIGALRM:
+            raise OverloadedError("the machine is too busy to compile the grammar; try again later")
+        is_late = verdict.lost_by == -signal.SIGPROF
+        reason = f"takes more than {self._limit_s:g} s to compile" if is_late else "crashes the grammar library"
+        logger.warning("a grammar %s: its process ended with %d", reason, verdict.lost_by)
+        return Verdict(error=f"it {reason}", is_lasting=not is_late and verdict.lost_by != -signal.SIGKILL)
 
     def close(self) -> None:
         """End the processes; idempotent."""
-        self._is_closed = True
-        self._finalizer()
+        self.quick.close()
+        self.slow.close()
 
-    def _take(self) -> _Compiler:
+
+class Lane:
+    """One process, and those who wait for it, first come, first served. processor_s: that a grammar may take here."""
+
+    def __init__(self, start: CompilerStart, processor_s: float) -> None:
+        self.slot = threading.BoundedSemaphore(1)
+        self._start = start
+        self._processor_s = processor_s
+        self._lock = threading.Lock()
+        self._live: list[_Compiler] = []  # one at most
+        self._is_closed = False
+        self._finalizer = weakref.finalize(self, _end_all, self._live)  # also when the interpreter ends
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [compiler.process_id for compiler in self._live]
+
+    def warm_up(self) -> None:
+        """Start the process unless it is there."""
+        with self.slot:
+            self._ready_compiler()
+
+    def compile(self, job: GrammarJob, deadline: float) -> Verdict:
+        """Return what came of a grammar; waits for the process until a time (`time.monotonic`).
+
+        A process that somebody else killed says nothing about its grammar, which is then tried once more.
+        """
+        with _slot(self.slot, deadline):
+            verdict = self._ready_compiler().compile(job, self._processor_s)
+            if verdict.lost_by == -signal.SIGKILL:
+                verdict = self._ready_compiler().compile(job, self._processor_s)
+            return verdict
+
+    def close(self) -> None:
+        """End the process; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            self._finalizer()
+
+    def _ready_compiler(self) -> _Compiler:
         with self._lock:
             if self._is_closed:
                 raise EngineDeadError("the engine was shut down")
-            while self._idle:
-                compiler = self._idle.pop()
-                if compiler.is_alive():
-                    return compiler
-                self._discard_locked(compiler)  # ended from outside while it had nothing to do
+            if self._live and self._live[0].is_alive():
+                return self._live[0]
+            _end_all(self._live)
             compiler = _Compiler(self._start)
-            self._live.add(compiler)
-        try:
-            compiler.wait_until_ready(_START_TIMEOUT_S)
-        except BaseException:
-            self._discard(compiler)
-            raise
+            self._live.append(compiler)
+        compiler.wait_until_ready(_START_TIMEOUT_S)
         return compiler
-
-    def _give_back(self, compiler: _Compiler) -> None:
-        with self._lock:
-            self._idle.append(compiler)
-
-    def _discard(self, compiler: _Compiler) -> None:
-        with self._lock:
-            self._discard_locked(compiler)
-
-    def _discard_locked(self, compiler: _Compiler) -> None:
-        compiler.end()
-        self._live.discard(compiler)
 
 
 @contextlib.contextmanager
-def _slot(slots: threading.Semaphore, deadline: float) -> Iterator[None]:
-    """Hold one of the slots; raises OverloadedError where none is free before a time (`time.monotonic`)."""
-    if not slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+def _slot(slot: threading.Semaphore, deadline: float) -> Iterator[None]:
+    """Hold a slot; raises OverloadedError where it is not free before a time (`time.monotonic`)."""
+    if not slot.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise OverloadedError(
             f"grammars that came before took more than {_QUEUE_TIMEOUT_S:g} s to compile; try again later"
         )
     try:
         yield
     finally:
-        slots.release()
+        slot.release()
 
 
 class _Compiler:
-    """One process. loss: why it was lost, as its job's author is told; was_late: because it took too long"""
+    """One process, which has another compile and replaces it when it is lost (see compiler_process)."""
 
     def __init__(self, start: CompilerStart) -> None:
-        self.loss = ""
-        self.was_late = False
         self._connection, theirs = socket.socketpair()
         with theirs:
             self._process = start_python(
@@ -145,6 +150,9 @@ class _Compiler:
                 stderr=subprocess.DEVNULL,  # what a hostile grammar makes the library say is nobody's business
                 start_new_session=True,  # Ctrl-C is for the front end, which then decides
             )
+        self.process_id = self._process.pid
+        self._num_jobs = 0
+        lower_priority(self.process_id, _NICENESS)
         self._send(msgspec.msgpack.encode(start))
 
     def wait_until_ready(self, timeout_s: float) -> None:
@@ -152,36 +160,32 @@ class _Compiler:
         try:
             receive_frame(self._connection, time.monotonic() + timeout_s)
         except (EOFError, OSError) as error:
+            self.end()
             raise RequestFailedError(f"the process that compiles grammars does not start: {error}") from error
 
-    def compile(self, job: GrammarJob, timeout_s: float) -> Verdict | None:
-        """Return the process's verdict; None if the process is lost."""
+    def compile(self, job: GrammarJob, processor_s: float) -> Verdict:
+        """Return the process's verdict; one that is itself lost, or stands still, is ended."""
+        self._num_jobs += 1
+        timed = TimedJob(job, processor_s, self._num_jobs)
+        deadline = time.monotonic() + timed.elapsed_s + _ALARM_DELAY_S
         try:
-            self._send(msgspec.msgpack.encode(job))
-            data = receive_frame(self._connection, time.monotonic() + timeout_s)
-        except TimeoutError:
-            self.was_late = True
-            self.loss = f"it takes more than {timeout_s:g} s to compile"
-            return None
-        except (EOFError, OSError):
-            self.loss = "the grammar library crashed while it compiled it"
-            return None
-        return msgspec.msgpack.decode(data, type=Verdict)
+            self._send(msgspec.msgpack.encode(timed))
+            while True:
+                answer = msgspec.msgpack.decode(receive_frame(self._connection, deadline), type=Answer)
+                if answer.number == timed.number:  # or it was on an earlier one, whose process was lost behind it
+                    return answer.verdict
+        except (EOFError, OSError) as error:
+            self.end()
+            return Verdict(lost_by=-signal.SIGALRM if isinstance(error, TimeoutError) else -signal.SIGKILL)
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def was_killed(self) -> bool:
-        """Say whether the process, whose connection has ended, got a SIGKILL: no library does that to itself."""
-        if self.was_late:
-            return False
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END_TIMEOUT_S) == -signal.SIGKILL
-        return False
-
     def end(self) -> None:
-        """End the process at once."""
+        """End the process and its own at once."""
         self._connection.close()
+        if self.is_alive():
+            os.killpg(self.process_id, signal.SIGKILL)
         end_child(self._process)
 
     def _send(self, data: bytes) -> None:
@@ -190,7 +194,7 @@ class _Compiler:
             send_frame(self._connection, data)
 
 
-def _end_all(compilers: set[_Compiler]) -> None:
-    for compiler in list(compilers):
+def _end_all(compilers: list[_Compiler]) -> None:
+    for compiler in compilers:
         compiler.end()
     compilers.clear()

@@ -1,4 +1,4 @@
-"""A process that compiles grammars for the first time. It may crash, hang or run out of memory: that costs one grammar.
+"""A process whose forks compile new grammars. They may crash, hang or run out of memory: that costs one grammar.
 
 It reads from its standard input, a socket: first how to compile, then one job at a time, each of which it answers.
 """
@@ -6,53 +6,82 @@ It reads from its standard input, a socket: first how to compile, then one job a
 from __future__ import annotations
 
 import contextlib
+import gc
+import mmap
 import os
 import resource
 import signal
 import socket
+import warnings
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from octavo.structured.backend import Backend, GrammarError, make_backend
-from octavo.structured.messages import CompilerStart, GrammarJob, Verdict
+from octavo.structured.messages import Answer, CompilerStart, GrammarJob, JsonStyle, TimedJob, Verdict
 from octavo.structured.source import lark_spec
 from octavo.structured.vocabulary import Vocabulary
 from octavo.types.grammar import GrammarSpec
 from octavo.utils.frames import receive_frame, send_frame
 
+_FIRST_JOB = GrammarJob("json", '{"type": "object", "properties": {"a": {"enum": ["b", 1]}}}', JsonStyle())
 _NUM_TRIED_TOKENS = 6  # what is too much for the parser often shows behind the first brace
-_ALARM_DELAY_S = 1.0  # the front end, if it lives, is the first to end a process that takes too long
-_NICENESS = 5  # what generates goes first, but a small grammar still passes within a step
 
 
 def main() -> None:
-    """Serve until the other side is gone; entry point of the process."""
+    """Have a fork of this process answer jobs until the other side is gone; entry point of the process.
+
+    A fork that is lost is replaced in milliseconds; a process takes half a second of imports and vocabulary.
+    """
     connection = socket.socket(fileno=0)
-    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    try:
+    warnings.simplefilter("ignore", DeprecationWarning)  # libraries' threads do not matter to the forks
+    with contextlib.suppress(EOFError, OSError):
         start = msgspec.msgpack.decode(receive_frame(connection), type=CompilerStart)
         vocabulary = Vocabulary.unpack(start.vocabulary)
         backend = make_backend(start.backend, vocabulary, start.limits)
         make_spec = spec_maker(start.backend)
-        _limit_memory(start.limits.compiler_bytes)
+        num_words = len(vocabulary.tokens) // 32
+        first = backend.compile(make_spec(_FIRST_JOB))  # so that what the first one makes late is there
+        gc.freeze()  # and forks share it
         send_frame(connection, b"ready")
-        decoder = msgspec.msgpack.Decoder(GrammarJob)
+        under_way = mmap.mmap(-1, 8)  # the number of the job that the fork has, 0 for none
         while True:
-            job = decoder.decode(receive_frame(connection))
-            _end_after(start.limits.compile_timeout_s + _ALARM_DELAY_S)
-            verdict = judge(make_spec, backend, job, len(vocabulary.tokens) // 32)
-            _end_after(0)
-            send_frame(connection, msgspec.msgpack.encode(verdict))
-    except (EOFError, OSError):
-        return
+            fork = os.fork()
+            if not fork:
+                backend.fill_masks(
+                    [first], np.zeros((1, num_words), np.int32)
+                )  # may start a thread, which no fork would have
+                _limit_memory(start.limits.compiler_bytes)
+                _serve(connection, under_way, lambda job: judge(make_spec, backend, job, num_words))
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+            number = int.from_bytes(under_way, "little")
+            if not number:  # the other side is gone, or a part of what it sends now was lost with the fork
+                return
+            send_frame(connection, msgspec.msgpack.encode(Answer(number, Verdict(lost_by=status))))
+            under_way[:] = bytes(8)
 
 
-def _end_after(seconds: float) -> None:
-    """Have the system end this process then, whatever it computes; 0: never. For when nobody is left who would."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def _serve(connection: socket.socket, under_way: mmap.mmap, judge_job: Callable[[GrammarJob], Verdict]) -> None:
+    """Answer jobs until the other side is gone."""
+    decoder = msgspec.msgpack.Decoder(TimedJob)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            timed = decoder.decode(receive_frame(connection))
+            under_way[:] = timed.number.to_bytes(8, "little")
+            _end_after(timed.processor_s, timed.elapsed_s)
+            verdict = judge_job(timed.job)
+            _end_after(0, 0)
+            send_frame(connection, msgspec.msgpack.encode(Answer(timed.number, verdict)))
+            under_way[:] = bytes(8)
+
+
+def _end_after(processor_s: float, elapsed_s: float) -> None:
+    """Have the system end this process then (SIGPROF, SIGALRM), whatever it computes; 0: never."""
+    signal.setitimer(signal.ITIMER_PROF, processor_s)
+    signal.setitimer(signal.ITIMER_REAL, elapsed_s)
 
 
 def spec_maker(backend: str) -> Callable[[GrammarJob], GrammarSpec]:

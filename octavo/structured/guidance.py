@@ -7,6 +7,7 @@ takes those that it likes; the library never calls a tokenizer.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -68,8 +69,11 @@ class GuidanceBackend:
             LARK: _parser_limits(limits, limits.max_row_items),
             SCHEMA: _parser_limits(limits, limits.max_schema_row_items),
         }
-        # one thread of its own: the masks of all requests in one call, without the interpreter lock
-        self._executor = llguidance.LLExecutor(num_threads=1)
+
+    @functools.cached_property
+    def _executor(self) -> llguidance.LLExecutor:
+        """One thread of its own: all masks in one call, without the interpreter lock. Late: no fork would have it."""
+        return llguidance.LLExecutor(num_threads=1)
 
     def compile(self, spec: GrammarSpec) -> GuidanceMatcher:
         assert spec.backend == NAME

@@ -8,7 +8,7 @@ import msgspec
 class GrammarLimits(msgspec.Struct, frozen=True):
     """Limits of one engine; what exceeds them is refused, or ends its own request.
 
-    compile_timeout_s: for a grammar's first compilation, in a process of its own
+    compile_timeout_s: processor time for a grammar's first compilation, in a process of its own
     compiler_bytes: memory that this process may take beyond what it has when it is ready
     max_grammar_size: symbols in all productions
     compile_fuel, step_fuel: work on regular expressions, at compilation and for a mask; about 50 and 14 a microsecond

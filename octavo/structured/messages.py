@@ -35,6 +35,19 @@ class GrammarJob(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
+class TimedJob(msgspec.Struct, array_like=True):
+    """A job with its number, and the processor time that it may take."""
+
+    job: GrammarJob
+    processor_s: float
+    number: int
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it may take by the clock: on a busy machine a process gets a part of a processor."""
+        return 2.0 + 4 * self.processor_s
+
+
 class CompilerStart(msgspec.Struct, array_like=True):
     """How to compile. vocabulary: packed."""
 
@@ -47,8 +60,17 @@ class Verdict(msgspec.Struct, array_like=True):
     """The answer to a job: a grammar that has been compiled, or why there is none.
 
     is_lasting: False if it may say more about the machine at that moment (busy, short of memory) than about the grammar
+    lost_by: the exit status of the process that had the job, negative for a signal; None while it lives
     """
 
     spec: GrammarSpec | None = None
     error: str | None = None
     is_lasting: bool = True
+    lost_by: int | None = None
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """The verdict on the job of a number."""
+
+    number: int
+    verdict: Verdict

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 _SETUP = "import json, sys; sys.path[:], arguments = json.loads(sys.argv[1]); "
@@ -23,6 +24,14 @@ def start_python(program: str, arguments: Sequence[object] = (), **options: Any)
     """
     data = json.dumps([list(map(str, sys.path)), arguments])
     return subprocess.Popen([sys.executable, "-c", _SETUP + program, data], **options)
+
+
+def lower_priority(process_id: int, niceness: int) -> None:
+    """Let a process that has just started give way to others, where the system allows it."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process_id, niceness)
+    with suppress(OSError):  # Linux may weigh sessions, and processes only within theirs
+        Path(f"/proc/{process_id}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def end_child(process: subprocess.Popen[bytes]) -> int:
