@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Other people's clients against `octavo serve`: lm-eval, litellm, LangChain and Cohere, each checked and not only run.
+"""Other people's clients against `octavo serve`, each checked and not only run: lm-eval, litellm, LangChain, Cohere,
+OpenAI's, Anthropic's, pydantic-ai.
 
-usage: clients.py [--model smollm2-135m-instruct]      (scripts/try-clients makes the environment that this needs)
+usage: clients.py [--model smollm2-135m-instruct] [--only openai]      (scripts/try-clients makes the environment)
 
-A line per check; the exit status says whether all held. What lm-eval scores is compared with the engine's own
-log-probabilities, computed in this process.
+A line per check and a count at the end; the exit status says whether all held. What lm-eval scores is compared with
+the engine's own log-probabilities, computed in this process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import structured_clients
 from served import serving
+
+Attempt = Callable[[str, str], Iterator[structured_clients.Check]]
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo", "Spain": "Madrid", "Egypt": "Cairo", "Peru": "Lima"}
 CHOICE_TASK = """
@@ -209,19 +213,47 @@ def try_embeddings(url: str, model: str) -> Iterator[tuple[str, bool, str]]:
     yield "Cohere: embed", np.array_equal(floats, own), f"{floats.shape} and {len(embedded.embeddings.int8)} in int8"
 
 
+TRIES = (
+    try_lm_eval,
+    try_litellm,
+    try_langchain,
+    structured_clients.try_openai,
+    structured_clients.try_anthropic,
+    structured_clients.try_pydantic_ai,
+    structured_clients.try_langchain_tools,
+)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--only", default="", help="a part of the name of what to try")
     args = parser.parse_args()
-    num_wrong = 0
-    attempts = {args.model: (try_lm_eval, try_litellm, try_langchain), "all-minilm-l6-v2": (try_embeddings,)}
+    results: list[bool] = []
+    attempts = {args.model: TRIES, "all-minilm-l6-v2": (try_embeddings,)}
     for model, tries in attempts.items():
+        chosen = [attempt for attempt in tries if args.only in attempt.__name__]
+        if not chosen:
+            continue
         with serving(model) as server:
-            for attempt in tries:
-                for name, holds, detail in attempt(server.url, model):
-                    num_wrong += not holds
-                    print(f"{'ok   ' if holds else 'WRONG'} {name}: {detail}", flush=True)
-    return 1 if num_wrong else 0
+            for attempt in chosen:
+                results += [_show(check) for check in _checks(attempt, server.url, model)]
+    print(f"{sum(results)} of {len(results)} hold")
+    return 0 if results and all(results) else 1
+
+
+def _checks(attempt: Attempt, url: str, model: str) -> Iterator[structured_clients.Check]:
+    """Yield the checks of an attempt, the last one false if it broke off."""
+    try:
+        yield from attempt(url, model)
+    except Exception as error:
+        yield f"{attempt.__name__} broke off", False, f"{type(error).__name__}: {error}"
+
+
+def _show(check: structured_clients.Check) -> bool:
+    name, holds, detail = check
+    print(f"{'ok   ' if holds else 'WRONG'} {name:52s} {detail[: 80 if holds else 400]}", flush=True)
+    return holds
 
 
 if __name__ == "__main__":
