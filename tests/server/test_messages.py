@@ -74,6 +74,15 @@ def test_system_prompt_and_turns_reach_the_template(tiny: Server):
     assert answer["usage"]["input_tokens"] == count["input_tokens"]
 
 
+def test_system_messages_between_the_turns_stay_where_they_are(tiny: Server):
+    """Claude Code adds reminders after each turn: refused they end its session, moved to the top they break caching."""
+    between = {"role": "system", "content": [{"type": "text", "text": "Be quick."}]}
+    turns = [*HI, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "x"}, between]
+    chat = tiny.post("/tokenize", messages=[*turns[:3], {"role": "system", "content": "Be quick."}]).json
+    assert tiny.post("/v1/messages/count_tokens", messages=turns).json == {"input_tokens": chat["count"]}
+    assert ask(tiny, messages=turns).json["usage"]["input_tokens"] == chat["count"]
+
+
 def test_a_last_turn_of_the_assistant_is_continued(tiny: Server):
     messages = [*HI, {"role": "assistant", "content": "Hello the"}]
     wishes = {"add_generation_prompt": False, "continue_final_message": True}
@@ -124,7 +133,8 @@ def test_events_come_in_anthropics_order(tiny: Server):
         ({"max_tokens": ...}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
+        ({"stop_sequences": list("abcdef")}, "stop_sequences must be"),
         ({"messages": [{"role": "user", "content": 7}]}, "content"),
         ({"messages": [{"role": "user", "content": []}]}, "content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "text"),

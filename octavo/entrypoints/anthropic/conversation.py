@@ -49,11 +49,14 @@ def conversation_of(request: CountTokensRequest, chat_template_kwargs: Mapping[s
 
 def _add_turn(messages: list[dict[str, Any]], where: str, message: Mapping[str, Any]) -> None:
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant"):
-        raise wrong(f"{where}.role", '"user" or "assistant" (system has a field of its own)', role)
+    if role not in ("user", "assistant", "system"):
+        raise wrong(f"{where}.role", '"user", "assistant" or "system"', role)
     where = f"{where}.content"
     if isinstance(content, str):
         messages.append({"role": role, "content": content})
+        return
+    if role == "system":  # Claude Code's reminders: they stay where they are, so that what is before them stays cached
+        messages.append({"role": role, "content": _texts(where, content)})
         return
     blocks = _blocks(where, content)
     if role == "assistant":

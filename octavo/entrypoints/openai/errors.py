@@ -68,9 +68,12 @@ def as_http_error(error: BaseException) -> HTTPError:
 
 
 def name_field(error: BaseException, fields: Sequence[str]) -> None:
-    """Make an error of the engine's blame the field of the request that its prompt came from."""
-    if isinstance(error, InvalidRequestError) and error.parameter in _PROMPT_PARAMETERS:
-        error.parameter = next((name for name in _PROMPT_FIELDS if name in fields), error.parameter)
+    """Make an error of the engine's call a parameter as the request does."""
+    known_as = _FIELD_NAMES.get(error.parameter or "", ()) if isinstance(error, InvalidRequestError) else ()
+    name = next((name for name in known_as if name in fields), None)
+    if isinstance(error, InvalidRequestError) and name is not None:
+        error.args = (str(error).replace(f"{error.parameter} must be", f"{name} must be", 1),)
+        error.parameter = name
 
 
 def error_body(error: HTTPError) -> ErrorResponse:
@@ -101,8 +104,13 @@ def _type_of(status: int) -> str:
 
 RETRY_AFTER_S = 1
 MAX_MESSAGE_CHARS = 2000
-_PROMPT_PARAMETERS = ("prompt", "prompt_token_ids")
 _PROMPT_FIELDS = ("prompt", "input", "messages", "query")
+_FIELD_NAMES: Mapping[str, tuple[str, ...]] = {  # of the engine's parameters: the first that a request has
+    "prompt": _PROMPT_FIELDS,
+    "prompt_token_ids": _PROMPT_FIELDS,
+    "max_tokens": ("max_tokens", "max_output_tokens"),
+    "stop": ("stop", "stop_sequences"),
+}
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
