@@ -2,6 +2,7 @@
 """Throughput with eight LoRA adapters mixed in a batch, beside an engine without LoRA.
 
 usage: lora.py [--model NAME] [--rank 16] [--batches 8,32] [--rounds 2] [--projections all|qv]
+               [--dtype bfloat16|float16|float32]
 
 Two engines, measured in turn: one without LoRA, and one with eight random adapters, of which requests use one each in
 turn (`mixed`) or none (`none`). Rates are output tokens a second, the best of the rounds. `mixed` should
@@ -18,39 +19,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
+import torch
+from safetensors.torch import save_file
 
 from octavo import LLM, SamplingParams
 from octavo.lora.request import LoRARequest
 
 NUM_ADAPTERS = 8
 PARAMS = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
-PROJECTIONS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
 
 
 def module_shapes(worker: Any) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of a Llama-like model's projections."""
     shapes = {}
     for index, layer in enumerate(worker.get_model().layers):
-        for name, parts in PROJECTIONS.items():
-            weights = getattr(layer.attention if name in ("qkv", "output") else layer.mlp, name).weights
-            for part, size in zip(parts, np.diff(weights.starts), strict=True):
-                shapes[f"model.layers.{index}.{part}"] = (int(size), weights.down.shape[2])
+        attention, mlp = layer.attention, layer.mlp
+        inner, hidden = mlp.down.linear.weight.in_features, mlp.down.linear.weight.out_features
+        queries = attention.output.linear.weight.in_features
+        keys = (attention.qkv.linear.weight.out_features - queries) // 2
+        projections = {
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        shapes.update({f"model.layers.{index}.{name}": shape for name, shape in projections.items()})
     return shapes
 
 
-def write_adapter(folder: Path, shapes: dict[str, tuple[int, int]], rank: int, seed: int) -> Path:
-    rng = np.random.default_rng(seed)
+def write_adapter(folder: Path, shapes: dict[str, tuple[int, int]], rank: int, seed: int, dtype: str) -> Path:
+    generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, (outputs, inputs) in shapes.items():
-        tensors[f"base_model.model.{name}.lora_A.weight"] = rng.normal(0, 0.02, (rank, inputs)).astype(np.float32)
-        tensors[f"base_model.model.{name}.lora_B.weight"] = rng.normal(0, 0.02, (outputs, rank)).astype(np.float32)
+        for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+            values = 0.02 * torch.randn(shape, generator=generator)
+            tensors[f"base_model.model.{name}.lora_{side}.weight"] = values.to(getattr(torch, dtype))
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}))
@@ -72,6 +78,7 @@ def main() -> None:
     parser.add_argument("--batches", default="8,32")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--projections", default="all", choices=("all", "qv"))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"), help="of the files")
     args = parser.parse_args()
     options: dict[str, Any] = {"max_num_seqs": 32, "max_model_len": 1024, "kv_cache_memory_bytes": 2**28}
     plain = LLM(args.model, **options)
@@ -81,7 +88,7 @@ def main() -> None:
         shapes = {name: shape for name, shape in shapes.items() if name.endswith(("q_proj", "v_proj"))}
     with tempfile.TemporaryDirectory() as folder:
         loras = [
-            LoRARequest(f"a{i}", i + 1, str(write_adapter(Path(folder) / str(i), shapes, args.rank, i)))
+            LoRARequest(f"a{i}", i + 1, str(write_adapter(Path(folder) / str(i), shapes, args.rank, i, args.dtype)))
             for i in range(NUM_ADAPTERS)
         ]
         rate(adapted, NUM_ADAPTERS, loras)

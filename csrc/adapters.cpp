@@ -1,81 +1,108 @@
-// Low-rank adapters: border checks, and the split of rows over threads.
+// Low-rank adapters: border checks, packing, and the split over threads.
 #include "adapters.h"
 
-#include <vector>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
 
 #include "dispatch.h"
-#include "scratch.h"
 #include "thread_pool.h"
 
 namespace octavo {
 namespace {
 
-constexpr double kProduct_ns = 0.08;  // of a multiply-add on one thread, whose weights come from a cache
+std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Largest ranks of the slots' parts, for the split only.
-double row_ns(const AdapterWeights& weights) {
-    const double floats = static_cast<double>(weights.down.shape[1] * weights.down.shape[2] + weights.up.shape[1] * weights.up.shape[2]);
-    return floats * kProduct_ns;
-}
+// One part's adapter as it was handed in.
+template <class Element>
+struct Pair {
+    Matrix<const Element> down, up;
+    float scale;
+};
 
-// The rows that have an adapter, by slot: neighbours share the loads of its weights.
-std::vector<std::int64_t> rows_by_slot(const std::int32_t* slots, std::int64_t count, std::int64_t num_slots) {
-    std::vector<std::int64_t> places(static_cast<std::size_t>(num_slots) + 1, 0);
-    for (std::int64_t row = 0; row < count; ++row) {
-        if (slots[row] >= 0) ++places[static_cast<std::size_t>(slots[row]) + 1];
-    }
-    for (std::size_t slot = 1; slot < places.size(); ++slot) places[slot] += places[slot - 1];
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(places.back()));
-    for (std::int64_t row = 0; row < count; ++row) {
-        if (slots[row] >= 0) rows[static_cast<std::size_t>(places[static_cast<std::size_t>(slots[row])]++)] = row;
-    }
-    return rows;
+template <class Element>
+Pair<Element> read_pair(nb::handle adapter, std::int64_t in_features, std::int64_t out_features) {
+    const auto [down_array, up_array, scale] = nb::cast<std::tuple<nb::object, nb::object, float>>(adapter);
+    const Matrix<const Element> down = read_matrix<Element>(down_array, "down", kAnySize, in_features);
+    return {down, read_matrix<Element>(up_array, "up", out_features, down.rows), scale};
 }
 
 }  // namespace
 
-void run_add_adapters(const Matrix<float>& y, const Matrix<const float>& x, const std::int32_t* slots,
-                      const AdapterWeights& weights) {
-    const auto kernel = kernels().adapt_rows;
-    const std::int64_t max_rank = weights.up.shape[1];
-    const std::int64_t num_parts = weights.starts.size - 1;
-    const std::vector<std::int64_t> rows = rows_by_slot(slots, x.rows, weights.num_slots());
-    if (rows.empty()) return;
-    parallel_ranges(static_cast<std::int64_t>(rows.size()), row_ns(weights), [&](std::int64_t begin, std::int64_t end) {
-        float* scratch = thread_scratch(kAdapterRows * max_rank);
-        while (begin < end) {
-            const std::int32_t slot = slots[rows[static_cast<std::size_t>(begin)]];
-            const float* inputs[kAdapterRows];
-            float* outputs[kAdapterRows];
-            int count = 0;
-            for (; begin < end && count < kAdapterRows; ++begin, ++count) {
-                const std::int64_t row = rows[static_cast<std::size_t>(begin)];
-                if (slots[row] != slot) break;
-                inputs[count] = x.row(row);
-                outputs[count] = y.row(row);
-            }
-            kernel({inputs, outputs, count, x.columns, y.columns, weights.down.row(slot, 0), weights.up.row(slot, 0),
-                    weights.ranks.row(slot), weights.starts.data, num_parts, max_rank, scratch});
-        }
-    });
+AdapterSlots::AdapterSlots(std::vector<std::int64_t> out_sizes, std::int64_t in_features, std::int64_t num_slots)
+    : out_sizes_(std::move(out_sizes)), in_features_(in_features), slots_(static_cast<std::size_t>(std::max<std::int64_t>(num_slots, 0))) {
+    bool positive = in_features > 0 && num_slots > 0 && !out_sizes_.empty();
+    for (const std::int64_t size : out_sizes_) {
+        positive = positive && size > 0;
+        out_features_ += size;
+    }
+    if (!positive) raise_value_error("adapters need at least one slot, input feature and output of each part");
 }
 
-AdapterWeights read_adapter_weights(nb::handle down_array, nb::handle up_array, nb::handle ranks_array, nb::handle starts_array,
-                                    std::int64_t in_features, std::int64_t out_features) {
-    const Vector<const std::int32_t> starts = read_vector<std::int32_t>(starts_array, "starts");
-    const std::int64_t num_parts = starts.size - 1;
-    const Tensor3<const float> up = read_tensor3(up_array, "up", kAnySize, kAnySize, out_features);
-    const Tensor3<const float> down = read_tensor3(down_array, "down", up.shape[0], num_parts * up.shape[1], in_features);
-    const Matrix<const std::int32_t> ranks = read_matrix<std::int32_t>(ranks_array, "ranks", up.shape[0], num_parts);
-    if (num_parts < 1 || starts.data[0] != 0 || starts.data[num_parts] != out_features) {
-        raise_value_error("starts must lead from 0 to the %lld outputs", static_cast<long long>(out_features));
+template <class Element>
+void AdapterSlots::pack(Slot& slot, const nb::list& adapters) {
+    std::vector<Pair<Element>> pairs;
+    std::vector<std::int64_t> ranks;
+    std::vector<float> scales;
+    std::int64_t num_up = 0;
+    for (std::size_t part = 0; part < out_sizes_.size(); ++part) {
+        pairs.push_back({});
+        if (!adapters[part].is_none()) pairs.back() = read_pair<Element>(adapters[part], in_features_, out_sizes_[part]);
+        ranks.push_back(pairs.back().down.rows);
+        scales.insert(scales.end(), static_cast<std::size_t>(ranks.back()), pairs.back().scale);
+        num_up += round_up(out_sizes_[part], kAdapterOutputs) * ranks.back();
     }
-    for (std::int64_t part = 0; part < num_parts; ++part) {
-        if (starts.data[part] > starts.data[part + 1]) raise_value_error("starts must not fall");
+    scales.resize(static_cast<std::size_t>(round_up(static_cast<std::int64_t>(scales.size()), kAdapterColumns)));
+    const std::int64_t num_down = static_cast<std::int64_t>(scales.size()) * in_features_;
+    const std::int64_t size = (num_down + num_up) * static_cast<std::int64_t>(sizeof(Element));
+    if (slot.capacity < size) {
+        slot.memory = allocate_weight(size);
+        slot.capacity = size;
     }
-    const bool contiguous = down.stride[1] == in_features && up.stride[1] == out_features;
-    if (!contiguous) raise_value_error("down and up must be contiguous");
-    return {down, up, ranks, starts};
+    slot.ranks = std::move(ranks);
+    slot.scales = std::move(scales);
+    Element* down = reinterpret_cast<Element*>(slot.memory.get());
+    Element* up = down + num_down;
+    std::fill(down, up + num_up, Element{0});
+    std::int64_t column = 0;
+    for (const Pair<Element>& pair : pairs) {
+        for (std::int64_t r = 0; r < pair.down.rows; ++r, ++column) {
+            Element* to = down + column / kAdapterColumns * kAdapterColumns * in_features_ + column % kAdapterColumns;
+            for (std::int64_t i = 0; i < in_features_; ++i) to[i * kAdapterColumns] = pair.down.row(r)[i];
+        }
+        for (std::int64_t o = 0; o < pair.up.rows; ++o) {
+            Element* to = up + o / kAdapterOutputs * kAdapterOutputs * pair.up.columns + o % kAdapterOutputs;
+            for (std::int64_t r = 0; r < pair.up.columns; ++r) to[r * kAdapterOutputs] = pair.up.row(o)[r];
+        }
+        up += round_up(pair.up.rows, kAdapterOutputs) * pair.up.columns;
+    }
+}
+
+void AdapterSlots::check_layer(const Weight& weight) const {
+    if (weight.in_features() == in_features_ && weight.out_features() == out_features_) return;
+    raise_value_error("the adapters are of a layer [%lld, %lld], not [%lld, %lld]", static_cast<long long>(out_features_),
+                      static_cast<long long>(in_features_), static_cast<long long>(weight.out_features()),
+                      static_cast<long long>(weight.in_features()));
+}
+
+void AdapterSlots::put(std::int64_t index, const std::string& type_name, nb::list adapters) {
+    if (index < 0 || index >= num_slots()) raise_value_error("slot must be from 0 to %lld", static_cast<long long>(num_slots() - 1));
+    if (nb::len(adapters) != out_sizes_.size()) raise_value_error("adapters must have %zu parts", out_sizes_.size());
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    if (type_name == "float32") {
+        pack<float>(slot, adapters);
+        slot.kind = ElementKind::float32;
+    } else if (type_name == "float16" || type_name == "bfloat16") {
+        pack<std::uint16_t>(slot, adapters);
+        slot.kind = type_name == "float16" ? ElementKind::float16 : ElementKind::bfloat16;
+    } else {
+        raise_value_error("adapters must be float32, float16 or bfloat16, got %s", type_name.c_str());
+    }
 }
 
 void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t num_slots) {
@@ -88,22 +115,138 @@ void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t n
 
 namespace {
 
-void add_adapters(nb::handle y_array, nb::handle x_array, nb::handle slots_array, nb::handle down, nb::handle up, nb::handle ranks,
-                  nb::handle starts) {
-    const Matrix<const float> x = read_matrix<float>(x_array, "x");
-    const Matrix<float> y = read_writable_matrix(y_array, "y", x.rows);
+// Rows of one adapter that are computed together. first: their place in the hidden values
+struct RowGroup {
+    const AdapterSlots::Slot* slot;
+    std::int64_t rows[kAdapterRows];
+    int count;
+    std::int64_t first;
+};
+
+// The rows that have an adapter with anything for this layer, by slot: neighbours share what a cache holds of its weights.
+std::vector<RowGroup> group_rows(const std::int32_t* slots, std::int64_t num_rows, const AdapterSlots& adapters) {
+    std::vector<std::int64_t> places(static_cast<std::size_t>(adapters.num_slots()) + 1, 0);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        if (slots[row] >= 0) ++places[static_cast<std::size_t>(slots[row]) + 1];
+    }
+    for (std::size_t slot = 1; slot < places.size(); ++slot) places[slot] += places[slot - 1];
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(places.back()));
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        if (slots[row] >= 0) rows[static_cast<std::size_t>(places[static_cast<std::size_t>(slots[row])]++)] = row;
+    }
+    std::vector<RowGroup> groups;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const AdapterSlots::Slot* slot = &adapters.slot(slots[rows[i]]);
+        if (slot->scales.empty()) continue;
+        if (groups.empty() || groups.back().slot != slot || groups.back().count == kAdapterRows) {
+            groups.push_back({slot, {}, 0, static_cast<std::int64_t>(i)});
+        }
+        groups.back().rows[groups.back().count++] = rows[i];
+    }
+    return groups;
+}
+
+// The values between the two products, [rows][stride], kept by the calling thread.
+struct Hidden {
+    float* data;
+    std::int64_t stride;
+};
+
+Hidden hidden_memory(const std::vector<RowGroup>& groups) {
+    thread_local std::vector<float> memory;
+    std::size_t stride = 0;
+    for (const RowGroup& group : groups) stride = std::max(stride, group.slot->scales.size());
+    const std::size_t size = static_cast<std::size_t>(groups.back().first + kAdapterRows) * stride;
+    if (memory.size() < size) memory.resize(size);
+    return {memory.data(), static_cast<std::int64_t>(stride)};
+}
+
+void shrink_group(const RowGroup& group, const Matrix<const float>& x, const Hidden& hidden) {
+    const std::int64_t bytes = element_bytes(group.slot->kind) * kAdapterColumns * x.columns;
+    ShrinkShare share{group.slot->kind, {}, group.count, x.columns, nullptr, nullptr, nullptr, hidden.stride};
+    for (int k = 0; k < group.count; ++k) share.x[k] = x.row(group.rows[k]);
+    const std::int64_t num_columns = static_cast<std::int64_t>(group.slot->scales.size());
+    for (std::int64_t column = 0; column < num_columns; column += kAdapterColumns) {
+        share.down = group.slot->memory.get() + column / kAdapterColumns * bytes;
+        share.scales = group.slot->scales.data() + column;
+        share.hidden = hidden.data + group.first * hidden.stride + column;
+        kernels().shrink(share);
+    }
+}
+
+// Blocks of kAdapterOutputs outputs of a layer's parts.
+std::int64_t count_blocks(const AdapterSlots& adapters) {
+    std::int64_t count = 0;
+    for (const std::int64_t size : adapters.out_sizes()) count += round_up(size, kAdapterOutputs) / kAdapterOutputs;
+    return count;
+}
+
+void expand_group(const RowGroup& group, const AdapterSlots& adapters, const Hidden& hidden, const Range& blocks, float* out) {
+    const AdapterSlots::Slot& slot = *group.slot;
+    const std::int64_t bytes = element_bytes(slot.kind);
+    const std::uint8_t* up = slot.memory.get() + static_cast<std::int64_t>(slot.scales.size()) * adapters.in_features() * bytes;
+    ExpandShare share{slot.kind, hidden.data + group.first * hidden.stride, hidden.stride, group.count, 0, nullptr, {}, 0};
+    std::int64_t start = 0, block = 0;
+    for (std::size_t part = 0; part < slot.ranks.size(); start += adapters.out_sizes()[part++]) {
+        share.rank = slot.ranks[part];
+        const std::int64_t end = start + adapters.out_sizes()[part];
+        for (std::int64_t column = start; column < end; column += kAdapterOutputs, ++block) {
+            if (share.rank == 0 || block < blocks.begin || block >= blocks.end) continue;
+            share.up = up + (column - start) * share.rank * bytes;
+            share.num_outputs = std::min(kAdapterOutputs, end - column);
+            for (int k = 0; k < group.count; ++k) share.y[k] = out + group.rows[k] * adapters.out_features() + column;
+            kernels().expand_adapter(share);
+        }
+        up += round_up(end - start, kAdapterOutputs) * share.rank * bytes;
+        share.hidden += share.rank;
+    }
+}
+
+}  // namespace
+
+void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, const float* bias, const std::int32_t* slots,
+                        const AdapterSlots& adapters, float* out) {
+    const std::vector<RowGroup> groups = group_rows(slots, x.rows, adapters);
+    if (groups.empty()) return weight.linear(x, bias, out);
+    const Hidden hidden = hidden_memory(groups);
+    const std::int64_t num_groups = static_cast<std::int64_t>(groups.size());
+    const std::function<void(std::int64_t)> shrink = [&](std::int64_t index) {
+        shrink_group(groups[static_cast<std::size_t>(index)], x, hidden);
+    };
+    const Companion companion{num_groups, shrink};
+    weight.linear(x, bias, out, &companion);
+    const std::int64_t num_blocks = count_blocks(adapters);
+    const std::int64_t num_shares = num_groups < num_threads() ? num_threads() : 1;
+    parallel_for(num_groups * num_shares, [&](std::int64_t tile) {
+        const Range blocks = tile_range(num_blocks, num_shares, tile % num_shares);
+        expand_group(groups[static_cast<std::size_t>(tile / num_shares)], adapters, hidden, blocks, out);
+    });
+}
+
+namespace {
+
+nb::object adapted_linear(nb::handle x_array, const Weight& weight, nb::handle bias_array, nb::handle slots_array,
+                          const AdapterSlots& adapters) {
+    const Matrix<const float> x = read_matrix<float>(x_array, "x", kAnySize, weight.in_features());
+    const float* bias = bias_array.is_none() ? nullptr : read_vector<float>(bias_array, "bias", weight.out_features()).data;
     const Vector<const std::int32_t> slots = read_vector<std::int32_t>(slots_array, "slots", x.rows);
-    const AdapterWeights weights = read_adapter_weights(down, up, ranks, starts, x.columns, y.columns);
-    check_adapter_slots(slots, weights.num_slots());
+    check_adapter_slots(slots, adapters.num_slots());
+    adapters.check_layer(weight);
+    NewArray<float> out = new_array<float>({x.rows, weight.out_features()});
     nb::gil_scoped_release nogil;
-    run_add_adapters(y, x, slots.data, weights);
+    run_adapted_linear(x, weight, bias, slots.data, adapters, out.data);
+    return std::move(out.object);
 }
 
 }  // namespace
 
 void bind_adapters(nb::module_& m) {
-    m.def("add_adapters", &add_adapters, nb::arg("y"), nb::arg("x"), nb::arg("slots"), nb::arg("down"), nb::arg("up"),
-          nb::arg("ranks"), nb::arg("starts"));
+    nb::class_<AdapterSlots>(m, "AdapterSlots", "The low-rank adapters of one linear layer, by slot.")
+        .def(nb::init<std::vector<std::int64_t>, std::int64_t, std::int64_t>(), nb::arg("out_sizes"), nb::arg("in_features"),
+             nb::arg("num_slots"))
+        .def("put", &AdapterSlots::put, nb::arg("slot"), nb::arg("type_name"), nb::arg("adapters"));
+    m.def("adapted_linear", &adapted_linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("slots"),
+          nb::arg("adapters"));
 }
 
 }  // namespace octavo

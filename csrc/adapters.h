@@ -1,32 +1,63 @@
-// Low-rank adapters (LoRA) added to the outputs of linear layers.
+// Linear layers to which low-rank adapters (LoRA) add.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "arrays.h"
+#include "weight.h"
 
 namespace octavo {
 
-// The adapters of one linear layer, by slot; see AdapterWeights in octavo/ops/interface.py.
-struct AdapterWeights {
-    Tensor3<const float> down;       // [slots, parts * max_rank, in]
-    Tensor3<const float> up;         // [slots, max_rank, out]
-    Matrix<const std::int32_t> ranks;  // [slots, parts]
-    Vector<const std::int32_t> starts;  // [parts + 1]
+// The adapters of one linear layer, by slot; see AdapterSlots in octavo/ops/interface.py.
+//
+// A slot holds, in the type of the adapter's file: of all parts' first matrices, stacked by rank, [in][kAdapterColumns] for every
+// kAdapterColumns ranks; then of each part's second matrix [rank][kAdapterOutputs] for every kAdapterOutputs outputs. Both are read
+// from end to end in this order; what fills them up is zero.
+class AdapterSlots {
+  public:
+    struct Slot {
+        ElementKind kind;
+        WeightMemory memory;
+        std::int64_t capacity = 0;  // bytes
+        std::vector<std::int64_t> ranks;  // of each part; 0: no adapter
+        std::vector<float> scales;        // of each rank of all parts, filled up to whole kAdapterColumns; empty: no adapter
+    };
 
-    std::int64_t num_slots() const { return ranks.rows; }
+    // Raises ValueError unless all sizes are positive.
+    AdapterSlots(std::vector<std::int64_t> out_sizes, std::int64_t in_features, std::int64_t num_slots);
+
+    // adapters: of each part None or (down [r, in], up [out, r], scale), of float32 or the bits of 16-bit numbers as `type_name` says.
+    // Raises ValueError, having changed nothing, when they do not fit.
+    void put(std::int64_t slot, const std::string& type_name, nb::list adapters);
+
+    // Raises ValueError unless they are adapters of a layer of this weight's size.
+    void check_layer(const Weight& weight) const;
+
+    const Slot& slot(std::int64_t index) const { return slots_[static_cast<std::size_t>(index)]; }
+    const std::vector<std::int64_t>& out_sizes() const { return out_sizes_; }
+    std::int64_t in_features() const { return in_features_; }
+    std::int64_t out_features() const { return out_features_; }
+    std::int64_t num_slots() const { return static_cast<std::int64_t>(slots_.size()); }
+
+  private:
+    template <class Element>
+    void pack(Slot& slot, const nb::list& adapters);
+
+    std::vector<std::int64_t> out_sizes_;
+    std::int64_t in_features_;
+    std::int64_t out_features_ = 0;
+    std::vector<Slot> slots_;
 };
-
-// Raises ValueError unless the arrays fit each other and a layer of these sizes.
-AdapterWeights read_adapter_weights(nb::handle down, nb::handle up, nb::handle ranks, nb::handle starts,
-                                    std::int64_t in_features, std::int64_t out_features);
 
 // Raises ValueError unless every slot is -1 or one of the adapters'.
 void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t num_slots);
 
-// y [T, O] += up(down(x [T, I])) of each row's adapter; rows whose slot is -1 stay as they are. Needs no GIL.
-void run_add_adapters(const Matrix<float>& y, const Matrix<const float>& x, const std::int32_t* slots,
-                      const AdapterWeights& weights);
+// out [T, O] = x w^T + bias + scale * up(down(x)) of each row's adapter, none where its slot is -1. Needs no GIL.
+void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, const float* bias, const std::int32_t* slots,
+                        const AdapterSlots& adapters, float* out);
 
-// Binds add_adapters.
+// Binds AdapterSlots and adapted_linear.
 void bind_adapters(nb::module_& m);
 
 }  // namespace octavo

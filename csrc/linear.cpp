@@ -114,7 +114,7 @@ LinearInput prepare_input(const Matrix<const float>& x, const std::vector<std::u
 
 }  // namespace
 
-void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out) const {
+void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const {
     if (x.rows == 0) return;
     const LinearInput input = prepare_input(x, parts_);
     std::vector<Split> splits;
@@ -126,7 +126,10 @@ void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float
         num_tiles += splits.back().row_tiles * splits.back().panel_tiles;
         first_column += part->out_features();
     }
-    parallel_for(num_tiles, [&](std::int64_t tile) {
+    const std::int64_t num_others = companion == nullptr ? 0 : companion->num_tiles;
+    parallel_for(num_tiles + num_others, [&](std::int64_t tile) {
+        if (tile < num_others) return companion->run_tile(tile);
+        tile -= num_others;
         std::size_t index = splits.size() - 1;
         while (tile < splits[index].first_tile) --index;
         const Split& split = splits[index];

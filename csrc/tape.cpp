@@ -103,16 +103,17 @@ class Tape {
         });
     }
 
-    // In place on y. The arrays' contents may change between replays.
-    void add_adapters(ViewTuple y, ViewTuple x, std::int64_t slots, nb::object down, nb::object up, nb::object ranks,
-                      nb::object starts) {
-        const AdapterWeights weights = read_adapter_weights(down, up, ranks, starts, view(x).columns, view(y).columns);
-        for (const nb::object& array : {down, up, ranks, starts}) held_.push_back(array);
-        add_unique(adapter_limits_, {slots, weights.num_slots()});
-        record("add_adapters", [=, from = view(x), to = view(y)](const Step& step) {
-            const Matrix<const float> input = matrix(step, from);
-            const Matrix<float> output{address(step, to), input.rows, to.columns, to.row_stride};
-            run_add_adapters(output, input, step.ids[static_cast<std::size_t>(slots)].data, weights);
+    // What is in the slots may change between replays.
+    void adapted_linear(ViewTuple x, ViewTuple out, nb::object packed, std::optional<nb::object> bias_array, std::int64_t slots,
+                        nb::object adapters_object) {
+        const Weight* weight = &hold<Weight>(packed);
+        const AdapterSlots* adapters = &hold<AdapterSlots>(adapters_object);
+        const float* bias = bias_array ? constant(*bias_array, "bias", weight->out_features()) : nullptr;
+        adapters->check_layer(*weight);
+        add_unique(adapter_limits_, {slots, adapters->num_slots()});
+        record("adapted_linear", [=, from = view(x), to = view(out)](const Step& step) {
+            run_adapted_linear(matrix(step, from), *weight, bias, step.ids[static_cast<std::size_t>(slots)].data, *adapters,
+                               address(step, to));
         });
     }
 
@@ -529,7 +530,8 @@ void bind_tape(nb::module_& m) {
         .def("all_gather", &Tape::all_gather)
         .def("take_rows", &Tape::take_rows)
         .def("linear", &Tape::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none())
-        .def("add_adapters", &Tape::add_adapters)
+        .def("adapted_linear", &Tape::adapted_linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none(),
+             nb::arg("slots"), nb::arg("adapters"))
         .def("rms_norm", &Tape::rms_norm)
         .def("add_rms_norm", &Tape::add_rms_norm)
         .def("layer_norm", &Tape::layer_norm, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,12 @@
 #include "thread_pool.h"
 
 namespace octavo {
+
+// Other work for the threads of a linear call, done when that returns: where that waits for arithmetic, this may wait for memory.
+struct Companion {
+    std::int64_t num_tiles;
+    const std::function<void(std::int64_t)>& run_tile;
+};
 
 // A matrix [out_features, in_features] in some packed form. Its members work on plain memory, need no GIL and check nothing.
 class Weight {
@@ -20,7 +27,7 @@ class Weight {
     std::int64_t in_features() const { return in_features_; }
 
     // out [x.rows, out_features] = x w^T + bias (null: none), on the thread pool. x.rows may be 0.
-    virtual void linear(const Matrix<const float>& x, const float* bias, float* out) const = 0;
+    virtual void linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion = nullptr) const = 0;
 
     // Copies one row of the matrix, dequantised, to out [in_features].
     virtual void read_row(std::int64_t index, float* out) const = 0;
@@ -96,7 +103,7 @@ class PackedWeight final : public Weight {
     PackedWeight(const PackedWeight&) = delete;
     PackedWeight& operator=(const PackedWeight&) = delete;
 
-    void linear(const Matrix<const float>& x, const float* bias, float* out) const override;
+    void linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const override;
     void read_row(std::int64_t index, float* out) const override;
 
     std::int64_t size_bytes() const;

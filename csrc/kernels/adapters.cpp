@@ -1,98 +1,147 @@
-// Two thin products for up to kAdapterRows rows of one adapter, which share each load of its weights.
+// The two thin products of low-rank adapters, for up to kAdapterRows rows of one adapter, which share each load of its weights.
 //
-// A row's sums have the same order whatever the other rows are: the first product keeps kLanes partial sums by the input's index
-// modulo kLanes, added up as a fixed tree; the second adds ranks in order. Tails use padded vectors.
+// A row's sums have the same order whatever the other rows are: the first product keeps kChains sums by the input's index modulo
+// kChains, added up as a fixed tree; the second adds ranks in order.
 #include "kernels/adapters.h"
 
+#include "kernels/half.h"
 #include "kernels/simd.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
 
-// hidden[row][rank] for `ranks` ranks from `first` on.
-template <int rows, int ranks>
-OCTAVO_INLINE void shrink(const AdapterShare& share, const float* down, std::int64_t first) {
-    Vec sums[ranks][rows];
-    for (int r = 0; r < ranks; ++r) {
-        for (int k = 0; k < rows; ++k) sums[r][k] = set(0.0f);
-    }
-    const std::int64_t n = share.in_features;
-    const auto step = [&](auto read, std::int64_t i) {
-        Vec x[rows];
-        for (int k = 0; k < rows; ++k) x[k] = read(share.x[k] + i);
-        for (int r = 0; r < ranks; ++r) {
-            const Vec weight = read(down + (first + r) * n + i);
-            for (int k = 0; k < rows; ++k) sums[r][k] = fma(weight, x[k], sums[r][k]);
-        }
-    };
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) step([](const float* p) { return load(p); }, i);
-    if (i < n) step([rest = n - i](const float* p) { return load_first(p, rest); }, i);
-    for (int r = 0; r < ranks; ++r) {
-        for (int k = 0; k < rows; ++k) share.scratch[k * share.max_rank + first + r] = sum_lanes(sums[r][k]);
+OCTAVO_INLINE Vec load_element(const float* p) { return load(p); }
+OCTAVO_INLINE Vec load_element(const Half* p) { return load(p); }
+OCTAVO_INLINE Vec load_element(const Bfloat* p) { return load(p); }
+
+// As many sums as the registers hold, and enough to hide the latency of a multiply-add.
+constexpr int kRows = kLanes == 16 ? 4 : 2;
+constexpr int kChains = kLanes == 16 ? 4 : 2;
+constexpr int kShrinkVectors = static_cast<int>(kAdapterColumns) / kLanes;
+constexpr int kExpandVectors = 4;
+constexpr std::int64_t kAheadBytes = 4096;
+
+// Adapters come from main memory at every step: ask for what lies further on, also beyond the end, where the next share begins.
+template <class Element>
+OCTAVO_INLINE void ask_ahead(const Element* p, int count) {
+    for (int i = 0; i < count; i += 64 / static_cast<int>(sizeof(Element))) {
+        __builtin_prefetch(reinterpret_cast<const char*>(p + i) + kAheadBytes, 0, 3);
     }
 }
 
-// y[row] += hidden[row] @ up for `vectors` vectors of outputs from `column` on; the last may be padded: `count` outputs.
-template <int rows, int vectors, class Read, class Write>
-OCTAVO_INLINE void expand_columns(const AdapterShare& share, std::int64_t rank, std::int64_t column, Read read, Write write) {
+template <class Element, int rows>
+void shrink_rows(const ShrinkShare& share, int first) {
+    Vec sums[kChains][rows][kShrinkVectors];
+    for (int c = 0; c < kChains; ++c) {
+        for (int k = 0; k < rows; ++k) {
+            for (int v = 0; v < kShrinkVectors; ++v) sums[c][k][v] = set(0.0f);
+        }
+    }
+    const Element* down = static_cast<const Element*>(share.down);
+    const float* x[rows];
+    for (int k = 0; k < rows; ++k) x[k] = share.x[first + k];
+    const auto step = [&](std::int64_t i, int c) {
+        for (int v = 0; v < kShrinkVectors; ++v) {
+            const Vec weight = load_element(down + i * kAdapterColumns + v * kLanes);
+            for (int k = 0; k < rows; ++k) sums[c][k][v] = fma(set(x[k][i]), weight, sums[c][k][v]);
+        }
+    };
+    std::int64_t i = 0;
+    for (; i + kChains <= share.in_features; i += kChains) {
+        ask_ahead(down + i * kAdapterColumns, kChains * kAdapterColumns);
+#pragma GCC unroll 4
+        for (int c = 0; c < kChains; ++c) step(i + c, c);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c) {
+        if (i + c < share.in_features) step(i + c, c);
+    }
+    for (int k = 0; k < rows; ++k) {
+        for (int v = 0; v < kShrinkVectors; ++v) {
+            for (int width = kChains / 2; width > 0; width /= 2) {
+                for (int c = 0; c < width; ++c) sums[c][k][v] = add(sums[c][k][v], sums[c + width][k][v]);
+            }
+            const Vec scale = load(share.scales + v * kLanes);
+            store(share.hidden + (first + k) * share.hidden_stride + v * kLanes, mul(sums[0][k][v], scale));
+        }
+    }
+}
+
+// `vectors` vectors of outputs from `column` on; the last of a single one may be cut.
+template <class Element, int rows, int vectors, class Read, class Write>
+OCTAVO_INLINE void expand_columns(const ExpandShare& share, int first, std::int64_t column, Read read, Write write) {
     Vec sums[rows][vectors];
     for (int k = 0; k < rows; ++k) {
         for (int v = 0; v < vectors; ++v) sums[k][v] = set(0.0f);
     }
-    for (std::int64_t r = 0; r < rank; ++r) {
+    const Element* up = static_cast<const Element*>(share.up) + column;
+    const float* hidden = share.hidden + first * share.hidden_stride;
+    for (std::int64_t r = 0; r < share.rank; ++r) {
+        if (first == 0) ask_ahead(up + r * kAdapterOutputs, vectors * kLanes);
         Vec weights[vectors];
-        for (int v = 0; v < vectors; ++v) weights[v] = read(share.up + r * share.out_features + column + v * kLanes);
+        for (int v = 0; v < vectors; ++v) weights[v] = load_element(up + r * kAdapterOutputs + v * kLanes);
         for (int k = 0; k < rows; ++k) {
-            const Vec hidden = set(share.scratch[k * share.max_rank + r]);
-            for (int v = 0; v < vectors; ++v) sums[k][v] = fma(hidden, weights[v], sums[k][v]);
+            const Vec factor = set(hidden[k * share.hidden_stride + r]);
+            for (int v = 0; v < vectors; ++v) sums[k][v] = fma(factor, weights[v], sums[k][v]);
         }
     }
     for (int k = 0; k < rows; ++k) {
         for (int v = 0; v < vectors; ++v) {
-            float* y = share.y[k] + column + v * kLanes;
+            float* y = share.y[first + k] + column + v * kLanes;
             write(y, add(read(y), sums[k][v]));
         }
     }
 }
 
-template <int rows>
-void adapt(const AdapterShare& share) {
-    constexpr int kRanks = rows <= 2 ? 4 : 2;
-    constexpr int kVectors = rows <= 2 ? 4 : 2;
-    for (std::int64_t part = 0; part < share.num_parts; ++part) {
-        const std::int64_t rank = share.ranks[part];
-        if (rank == 0) continue;
-        const float* down = share.down + part * share.max_rank * share.in_features;
-        std::int64_t r = 0;
-        for (; r + kRanks <= rank; r += kRanks) shrink<rows, kRanks>(share, down, r);
-        for (; r < rank; ++r) shrink<rows, 1>(share, down, r);
-
-        const auto read = [](const float* p) { return load(p); };
-        const auto write = [](float* p, Vec v) { store(p, v); };
-        const std::int64_t end = share.starts[part + 1];
-        std::int64_t column = share.starts[part];
-        for (; column + kVectors * kLanes <= end; column += kVectors * kLanes) {
-            expand_columns<rows, kVectors>(share, rank, column, read, write);
-        }
-        for (; column + kLanes <= end; column += kLanes) expand_columns<rows, 1>(share, rank, column, read, write);
-        if (column < end) {
-            const std::int64_t rest = end - column;
-            expand_columns<rows, 1>(
-                share, rank, column, [rest](const float* p) { return load_first(p, rest); },
-                [rest](float* p, Vec v) { store_first(p, v, rest); });
-        }
+template <class Element, int rows>
+void expand_rows(const ExpandShare& share, int first) {
+    const auto read = [](const float* p) { return load(p); };
+    const auto write = [](float* p, Vec v) { store(p, v); };
+    std::int64_t column = 0;
+    for (; column + kExpandVectors * kLanes <= share.num_outputs; column += kExpandVectors * kLanes) {
+        expand_columns<Element, rows, kExpandVectors>(share, first, column, read, write);
     }
+    for (; column + kLanes <= share.num_outputs; column += kLanes) {
+        expand_columns<Element, rows, 1>(share, first, column, read, write);
+    }
+    if (column == share.num_outputs) return;
+    const std::int64_t rest = share.num_outputs - column;
+    expand_columns<Element, rows, 1>(
+        share, first, column, [rest](const float* p) { return load_first(p, rest); },
+        [rest](float* p, Vec v) { store_first(p, v, rest); });
+}
+
+template <class Element>
+void shrink_elements(const ShrinkShare& share) {
+    int first = 0;
+    for (; first + kRows <= share.num_rows; first += kRows) shrink_rows<Element, kRows>(share, first);
+    for (; first + 2 <= share.num_rows; first += 2) shrink_rows<Element, 2>(share, first);
+    if (first < share.num_rows) shrink_rows<Element, 1>(share, first);
+}
+
+template <class Element>
+void expand_elements(const ExpandShare& share) {
+    int first = 0;
+    for (; first + kRows <= share.num_rows; first += kRows) expand_rows<Element, kRows>(share, first);
+    for (; first + 2 <= share.num_rows; first += 2) expand_rows<Element, 2>(share, first);
+    if (first < share.num_rows) expand_rows<Element, 1>(share, first);
 }
 
 }  // namespace
 
-void adapt_rows(const AdapterShare& share) {
-    switch (share.num_rows) {
-        case 1: return adapt<1>(share);
-        case 2: return adapt<2>(share);
-        case 3: return adapt<3>(share);
-        default: return adapt<4>(share);
+void shrink(const ShrinkShare& share) {
+    switch (share.kind) {
+        case ElementKind::float32: return shrink_elements<float>(share);
+        case ElementKind::float16: return shrink_elements<Half>(share);
+        case ElementKind::bfloat16: return shrink_elements<Bfloat>(share);
+    }
+}
+
+void expand_adapter(const ExpandShare& share) {
+    switch (share.kind) {
+        case ElementKind::float32: return expand_elements<float>(share);
+        case ElementKind::float16: return expand_elements<Half>(share);
+        case ElementKind::bfloat16: return expand_elements<Bfloat>(share);
     }
 }
 

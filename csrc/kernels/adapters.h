@@ -1,10 +1,11 @@
-// Low-rank adapters (LoRA) on rows; see AdapterShare in kernels.h.
+// Low-rank adapters (LoRA) on rows; see ShrinkShare and ExpandShare in kernels.h.
 #pragma once
 
 #include "kernels/kernels.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 
-void adapt_rows(const AdapterShare& share);
+void shrink(const ShrinkShare& share);
+void expand_adapter(const ExpandShare& share);
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

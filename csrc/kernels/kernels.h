@@ -107,22 +107,33 @@ constexpr std::int64_t attention_scratch_size(std::int64_t num_queries, std::int
     return num_queries * (head_dim + kPartition) + head_dim * kPartition;
 }
 
+// Low-rank adapters lie in memory as their products read them: see csrc/adapters.h.
 constexpr int kAdapterRows = 4;
+constexpr std::int64_t kAdapterColumns = 16;
+constexpr std::int64_t kAdapterOutputs = 64;
 
-// Rows that use the same low-rank adapter: y += up(down(x)), part by part of the outputs.
-struct AdapterShare {
-    const float* const* x;  // each row's inputs [in_features]
-    float* const* y;        // each row's outputs [out_features]
-    int num_rows;           // 1 .. kAdapterRows
+// The first product for kAdapterColumns of one adapter's ranks: hidden = scale * (down x).
+struct ShrinkShare {
+    ElementKind kind;
+    const float* x[kAdapterRows];  // each row's inputs [in_features]
+    int num_rows;                  // 1 .. kAdapterRows
     std::int64_t in_features;
-    std::int64_t out_features;
-    const float* down;           // [num_parts][max_rank][in_features]
-    const float* up;             // [max_rank][out_features]
-    const std::int32_t* ranks;   // [num_parts], 0: the part has no adapter
-    const std::int32_t* starts;  // [num_parts + 1], where each part's outputs begin, and the end
-    std::int64_t num_parts;
-    std::int64_t max_rank;
-    float* scratch;  // kAdapterRows * max_rank floats of this thread
+    const void* down;     // [in_features][kAdapterColumns]
+    const float* scales;  // [kAdapterColumns]
+    float* hidden;        // [num_rows][kAdapterColumns], rows at hidden_stride
+    std::int64_t hidden_stride;
+};
+
+// The second product for up to kAdapterOutputs outputs: y += up hidden.
+struct ExpandShare {
+    ElementKind kind;
+    const float* hidden;  // [num_rows][rank], rows at hidden_stride
+    std::int64_t hidden_stride;
+    int num_rows;
+    std::int64_t rank;
+    const void* up;          // [rank][kAdapterOutputs]
+    float* y[kAdapterRows];  // each row's outputs [num_outputs]
+    std::int64_t num_outputs;
 };
 
 struct Kernels {
@@ -152,7 +163,8 @@ struct Kernels {
     void (*rope)(const float* x, std::int64_t head_stride, std::int64_t num_heads, std::int64_t head_dim,
                  const float* cos_sin, std::int64_t rotary_dim, float* out);
 
-    void (*adapt_rows)(const AdapterShare& share);
+    void (*shrink)(const ShrinkShare& share);
+    void (*expand_adapter)(const ExpandShare& share);
 
     // Writes the key and value [head_dim] of one token and head at `offset` of a block; `keys`, `values`: of that block and head.
     void (*store_kv)(KvType type, const float* key, const float* value, std::int64_t head_dim, std::int64_t block_size,

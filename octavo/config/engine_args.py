@@ -155,6 +155,11 @@ class EngineArgs(metaclass=_KnownOptions):
     max_loras: int | None = _option(None, "different adapters that requests may use in one step (1)")
     max_lora_rank: int | None = _option(None, "largest rank of an adapter (16)")
     max_cpu_loras: int | None = _option(None, "adapters kept in memory (max_loras)")
+    lora_dtype: str = _option(
+        "auto",
+        "type in which adapters are kept, computed in float32; auto: that of their files",
+        ("auto", "float32", "bfloat16", "float16"),
+    )
     disable_log_stats: bool = _option(False, "count nothing")
     otlp_traces_endpoint: str | None = _option(
         None, "OpenTelemetry collector that gets a span per request, grpc://host:4317 style (needs octavo[otel])"
@@ -234,7 +239,6 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "node_rank": ((0,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),
     "master_addr": ((None, "127.0.0.1"), "torchrun and Ray say where the ranks meet"),
     "master_port": ((None, 29501), "torchrun and Ray say where the ranks meet"),
-    "lora_dtype": ((None, "auto", "float32"), "adapters are computed in float32"),
     "lora_target_modules": ((None,), "adapters say themselves which modules they change"),
     "default_mm_loras": ((None,), "multimodal input is not built"),
     "fully_sharded_loras": ((False,), "adapters are computed by one worker"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from octavo.config import EngineArgs, OctavoConfig
-from octavo.config.lora import LoRAConfig
+from octavo.config.lora import LoRAConfig, LoRADtype
 from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from octavo.lora.checkpoint import adapter_identity
 from octavo.types.adapters import Adapter, LoRARequest
@@ -26,7 +27,8 @@ def lora_config(args: EngineArgs) -> LoRAConfig | None:
         raise ConfigError(f"max_lora_rank must be from 1 to {_MAX_RANK}, got {max_rank}")
     if max_cpu_loras < max_loras:
         raise ConfigError(f"max_cpu_loras={max_cpu_loras} is below max_loras={max_loras}; raise it or leave it out")
-    return LoRAConfig(max_loras, max_rank, max_cpu_loras)
+    # the choices are checked by EngineArgs
+    return LoRAConfig(max_loras, max_rank, max_cpu_loras, cast(LoRADtype, args.lora_dtype))
 
 
 def check_lora(config: OctavoConfig) -> None:

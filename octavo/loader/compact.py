@@ -104,6 +104,15 @@ class HalfMatrix:
     kind: Literal["float16", "bfloat16"]
     bits: NDArray[np.uint16]
 
+    @staticmethod
+    def rounded(kind: Literal["float16", "bfloat16"], values: NDArray[np.float32]) -> HalfMatrix:
+        """Round to the nearest, ties to even; what is too large becomes infinite."""
+        if kind == "float16":
+            with np.errstate(over="ignore"):
+                return HalfMatrix(kind, values.astype(np.float16).view(np.uint16))
+        bits = values.view(np.uint32)
+        return HalfMatrix(kind, ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16))
+
     @property
     def out_features(self) -> int:
         return int(self.bits.shape[0])

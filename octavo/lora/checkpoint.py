@@ -11,16 +11,17 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from octavo.config.lora import LoRADtype
 from octavo.errors import CheckpointError, ModelNotFoundError, UnsupportedError
+from octavo.loader.compact import HalfMatrix
 from octavo.loader.local_files import read_json_object
 from octavo.loader.safetensors_weights import SafetensorsFile, SafetensorsTensor
-from octavo.ops.interface import Float
+from octavo.ops.interface import Float, LowRank
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -41,14 +42,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     # the others change the model's own weights before training
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """One module's adapter: y += up @ (down @ x). down: [r, I]; up: [O, r], multiplied by the scale."""
-
-    down: Float
-    up: Float
 
 
 def adapter_identity(folder: Path) -> str:
@@ -73,8 +66,10 @@ def adapter_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def read_adapter(folder: Path, max_rank: int) -> dict[str, LowRank]:
-    """Return the adapter's pairs by the name of the module in the model.
+def read_adapter(folder: Path, max_rank: int, dtype: LoRADtype) -> dict[str, LowRank]:
+    """Return the adapter's pairs by the name of the module in the model, all of one type.
+
+    dtype: that they are rounded to or widened to; auto: of the file, or float32 where its tensors differ
 
     Raises CheckpointError and UnsupportedError, which name what is wrong.
     """
@@ -96,7 +91,10 @@ def read_adapter(folder: Path, max_rank: int) -> dict[str, LowRank]:
         )
     if not sides:
         raise CheckpointError(f"{folder}: {WEIGHTS_FILE} has no tensors")
-    return {module: _pair(module, pair, config, max_rank, config_path) for module, pair in sides.items()}
+    if dtype == "auto":
+        stored = {tensor.dtype for pair in sides.values() for tensor in pair.values()}
+        dtype = "float16" if stored == {"F16"} else "bfloat16" if stored == {"BF16"} else "float32"
+    return {module: _pair(module, pair, config, max_rank, dtype, config_path) for module, pair in sides.items()}
 
 
 def listed(names: list[str]) -> str:
@@ -114,13 +112,18 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
 
 
 def _pair(
-    module: str, sides: Mapping[str, SafetensorsTensor], config: Mapping[str, Any], max_rank: int, path: Path
+    module: str,
+    sides: Mapping[str, SafetensorsTensor],
+    config: Mapping[str, Any],
+    max_rank: int,
+    dtype: LoRADtype,
+    path: Path,
 ) -> LowRank:
     if len(sides) != 2:
         raise CheckpointError(f"{path.parent}: {module} has only lora_{min(sides)}; expected lora_A and lora_B")
     rank, scale = _rank_and_scale(module, config, path)
-    down, up = sides["A"].float32(), sides["B"].float32()
-    if down.ndim != 2 or up.ndim != 2 or down.shape[0] != rank or up.shape[1] != rank:
+    down, up = sides["A"], sides["B"]
+    if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != rank or up.shape[1] != rank:
         raise CheckpointError(
             f"{path.parent}: {module} has lora_A {list(down.shape)} and lora_B {list(up.shape)}; {CONFIG_FILE} says "
             f"rank {rank}"
@@ -130,8 +133,24 @@ def _pair(
             f"{path.parent}: {module} has rank {rank}, but max_lora_rank={max_rank}; start the engine with "
             f"max_lora_rank={rank}"
         )
-    # a copy: the file may be written anew
-    return LowRank(np.array(down), up * np.float32(scale))
+    return LowRank(_matrix(down, dtype), _matrix(up, dtype), scale)
+
+
+def _matrix(tensor: SafetensorsTensor, dtype: LoRADtype) -> Float | HalfMatrix:
+    """Return a copy: the file may be written anew."""
+    stored = tensor.compact()
+    if isinstance(stored, HalfMatrix) and stored.kind == dtype:
+        return HalfMatrix(stored.kind, np.array(stored.bits))
+    values = np.array(tensor.float32())
+    if dtype not in ("float16", "bfloat16"):
+        return values
+    rounded = HalfMatrix.rounded(dtype, values)
+    if not np.isfinite(rounded.dequantized()).all():
+        raise UnsupportedError(
+            f"{tensor.file.path}: {tensor.name} has numbers that {dtype} cannot hold; use lora_dtype='bfloat16' or "
+            "'float32'"
+        )
+    return rounded
 
 
 def _rank_and_scale(module: str, config: Mapping[str, Any], path: Path) -> tuple[int, float]:

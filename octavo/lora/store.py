@@ -10,7 +10,8 @@ from octavo.config.lora import LoRAConfig
 from octavo.errors import CheckpointError
 from octavo.layers.adapted import AdaptedPart
 from octavo.log import get_logger
-from octavo.lora.checkpoint import LowRank, adapter_identity, listed, read_adapter
+from octavo.lora.checkpoint import adapter_identity, listed, read_adapter
+from octavo.ops.interface import LowRank
 
 logger = get_logger(__name__)
 
@@ -40,7 +41,7 @@ class AdapterStore:
         if identity in self._read:
             self._read.move_to_end(identity)
             return
-        pairs = read_adapter(folder, self._config.max_lora_rank)
+        pairs = read_adapter(folder, self._config.max_lora_rank, self._config.dtype)
         if adapter_identity(folder) != identity:
             raise CheckpointError(
                 f"the adapter at {folder} has changed since it was first used; load it again with load_inplace"
@@ -68,10 +69,13 @@ class AdapterStore:
         assert free, "no more than max_loras adapters run"
         slot = min(free, key=lambda slot: (self._slots[slot] is not None, self._last_use[slot]))
         pairs = self._read[identity]
-        for part in self._parts.values():
-            part.clear(slot)
+        nothing: list[LowRank | None] = [None]
+        layers = {id(part.adapters): (part, nothing * part.num_parts) for part in self._parts.values()}
         for module, pair in pairs.items():
-            self._parts[module].put(slot, pair.down, pair.up)
+            part = self._parts[module]
+            layers[id(part.adapters)][1][part.index] = pair
+        for part, adapters in layers.values():
+            part.adapters.put(slot, adapters)
         self._slots[slot] = identity
         return slot
 
@@ -84,7 +88,7 @@ class AdapterStore:
                 f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(self._parts)}"
             )
         for module, pair in pairs.items():
-            expected, got = self._parts[module].shape, (pair.up.shape[0], pair.down.shape[1])
+            expected, got = self._parts[module].shape, pair.shape
             if got != expected:
                 raise CheckpointError(
                     f"{folder}: the adapter's {module} has {got[1]} inputs and {got[0]} outputs, the model's "

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.layers.adapted import AdaptedLinear, AdaptedPart, AdapterRows, no_adapters
+from octavo.layers.adapted import AdaptedLinear, AdaptedPart, AdapterRows
 from octavo.layers.attention import Attention
 from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.parallel import SharedLinear
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
+from octavo.ops.interface import Ops
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class AdaptedDecoder:
 
 
 def adapt_decoder(
-    decoder: Decoder, config: DecoderConfig, names: WeightNames, num_slots: int, max_rank: int
+    decoder: Decoder, config: DecoderConfig, names: WeightNames, ops: Ops, num_slots: int
 ) -> AdaptedDecoder:
     """Return the decoder with slots for adapters in all layers' attention and MLP; weights are shared with it.
 
     A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
     """
     none = np.zeros(0, np.int32)
-    adapting = _Adapting(config, names, num_slots, max_rank, AdapterRows(none, none), {})
+    adapting = _Adapting(config, names, ops, num_slots, AdapterRows(none, none), {})
     last = len(decoder.layers) - 1
     layers = tuple(adapting.layer(layer, index, index == last) for index, layer in enumerate(decoder.layers))
     return AdaptedDecoder(dataclasses.replace(decoder, layers=layers), adapting.parts, adapting.rows)
@@ -44,8 +45,8 @@ def adapt_decoder(
 class _Adapting:
     config: DecoderConfig
     names: WeightNames
+    ops: Ops
     num_slots: int
-    max_rank: int
     rows: AdapterRows
     parts: dict[str, AdaptedPart]
 
@@ -80,9 +81,10 @@ class _Adapting:
         assert isinstance(linear, Linear), "one worker has the whole layer, and it is adapted once"
         if len(names) < len(sizes):  # one module in the model too
             sizes = (sum(sizes),)
-        weights = no_adapters(sizes, linear.weight.in_features, self.num_slots, self.max_rank)
+        in_features = linear.weight.in_features
+        slots = self.ops.adapter_slots(sizes, in_features, self.num_slots)
         for part, name in enumerate(names):
             for root in self.names.roots:
                 module = root + self.names.layer.format(index=index) + name
-                self.parts[module] = AdaptedPart(weights, part)
-        return AdaptedLinear(linear, weights, self.rows, takes_outputs)
+                self.parts[module] = AdaptedPart(slots, part, len(sizes), (sizes[part], in_features))
+        return AdaptedLinear(linear, slots, self.rows, takes_outputs)

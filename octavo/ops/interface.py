@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
-from octavo.loader.compact import CompactMatrix
+from octavo.loader.compact import CompactMatrix, HalfMatrix
 from octavo.ops.kv_layout import DealtTokens, KVCache
 
 if TYPE_CHECKING:
@@ -122,20 +122,29 @@ class SamplingOps(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterWeights:
-    """The LoRA adapters of one linear layer [O, I], by slot. Its outputs are P parts, each with its own adapter.
+class LowRank:
+    """A LoRA adapter of one projection: y += scale * up (down x).
 
-    down: [slots, P * max_rank, I]; part p's rows begin at p * max_rank
-    up: [slots, max_rank, O], multiplied by the adapter's scale
-    ranks: [slots, P] int32; 0: the part has no adapter
-    starts: [P + 1] int32, where each part's outputs begin, and O
-    Contents may change between steps, also of what is recorded.
+    down: [r, I]; up: [O, r]; both of float32, or both of the same 16-bit type
     """
 
-    down: Float
-    up: Float
-    ranks: Int
-    starts: Int
+    down: Float | HalfMatrix
+    up: Float | HalfMatrix
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)"""
+        down, up = (m.bits if isinstance(m, HalfMatrix) else m for m in (self.down, self.up))
+        return up.shape[0], down.shape[1]
+
+
+class AdapterSlots(Protocol):
+    """The LoRA adapters of one linear layer, by slot; each part of its outputs has its own. Opaque to layers."""
+
+    def put(self, slot: int, adapters: Sequence[LowRank | None]) -> None:
+        """Fill a slot: for each part its adapter, all of one type, or None. What is recorded uses it from now on."""
+        ...
 
 
 class Ops(SamplingOps, Protocol):
@@ -184,10 +193,14 @@ class Ops(SamplingOps, Protocol):
         """
         ...
 
-    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
-        """Add up(down(x)) of each row's adapter to y [T, O], in place: x [T, I], slots [T], -1 for rows to leave alone.
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        """Return empty slots for a layer whose outputs are parts of these sizes."""
+        ...
 
-        down sums over I like `linear`, up over ranks in order. Slots beyond the weights' raise ValueError.
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        """Return linear(x, weight, bias) plus each row's adapter: slots [T]; rows with -1 have the bits of `linear`.
+
+        down sums over I like `linear`, up over ranks in order, both in float32. Other slots raise ValueError.
         """
         ...
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
-from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterSlots, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import DealtTokens, KVCache
+from octavo.ops.native_adapters import NativeSlots, packed_slots
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
@@ -88,8 +89,11 @@ class NativeOps(_NativeSampling):
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         return _native.linear(x, _packed(weight), bias)
 
-    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
-        _native.add_adapters(y, x, slots, weights.down, weights.up, weights.ranks, weights.starts)
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        return NativeSlots(out_sizes, in_features, num_slots)
+
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         return _native.rms_norm(x, weight, eps)

@@ -16,8 +16,9 @@ import numpy as np
 from octavo.distributed.group import Group
 from octavo.distributed.shared_memory import SharedMemoryGroup
 from octavo.errors import UnsupportedError
-from octavo.ops.interface import Activation, AdapterWeights, AttentionMetadata, Float, Int, Ops, Weight
+from octavo.ops.interface import Activation, AdapterSlots, AttentionMetadata, Float, Int, Ops, Weight
 from octavo.ops.kv_layout import DealtTokens, KVCache
+from octavo.ops.native_adapters import packed_slots
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,11 @@ class RecordingOps:
             raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
         return self._like(x, "linear", (weight.out_features,), weight, bias)
 
-    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
-        constants = (_ids(slots).index, weights.down, weights.up, weights.ranks, weights.starts)
-        self._recording.calls.append(RecordedCall("add_adapters", (_array(y), _array(x)), (), constants))
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        if _array(x).inner != (weight.in_features,):
+            raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
+        constants = (weight, bias, _ids(slots).index, packed_slots(adapters))
+        return self._like(x, "adapted_linear", (weight.out_features,), *constants)
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         return self._like(x, "rms_norm", _array(x).inner, weight, eps)

@@ -17,7 +17,7 @@ from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
 from octavo.ops import kv_layout, reference_adapters, reference_attention, reference_sampling
 from octavo.ops.checks import check_array, check_range
-from octavo.ops.interface import Activation, AdapterWeights, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterSlots, Float, Int, Weight
 from octavo.ops.kv_layout import KVCache, cache_sizes
 from octavo.ops.ranks import summed
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
@@ -97,8 +97,11 @@ class ReferenceOps:
         check_array("bias", bias, (weight.out_features,))
         return product + bias
 
-    def add_adapters(self, y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
-        reference_adapters.add_adapters(y, x, slots, weights)
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        return reference_adapters.ReferenceSlots(out_sizes, in_features, num_slots)
+
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        return reference_adapters.add(self.linear(x, weight, bias), x, slots, adapters)
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         check_array("x", x, (None,) * (x.ndim if x.ndim in (2, 3) else 2))

@@ -1,24 +1,45 @@
-"""LoRA adapters in plain NumPy; see `octavo.ops.interface.Ops.add_adapters`."""
+"""LoRA adapters in plain NumPy; see `octavo.ops.interface.AdapterSlots`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from octavo.loader.compact import HalfMatrix
 from octavo.ops.checks import check_array
-from octavo.ops.interface import AdapterWeights, Float, Int
+from octavo.ops.interface import AdapterSlots, Float, Int, LowRank
 
 
-def add_adapters(y: Float, x: Float, slots: Int, weights: AdapterWeights) -> None:
-    """Add each row's adapter to y, in place."""
-    check_array("x", x, (None, weights.down.shape[2]))
-    check_array("y", y, (x.shape[0], weights.up.shape[2]))
+class ReferenceSlots:
+    """Adapters as they were put; 16-bit ones widened."""
+
+    def __init__(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> None:
+        self.shape = (sum(out_sizes), in_features)
+        self.ends = np.cumsum(out_sizes)[:-1]
+        self.slots: list[Sequence[LowRank | None]] = [[None] * len(out_sizes)] * num_slots
+
+    def put(self, slot: int, adapters: Sequence[LowRank | None]) -> None:
+        self.slots[slot] = adapters
+
+
+def add(y: Float, x: Float, slots: Int, adapters: AdapterSlots) -> Float:
+    """Add each row's adapter to y, in place, and return it."""
+    assert isinstance(adapters, ReferenceSlots), "slots of another backend"
+    if (y.shape[1], x.shape[1]) != adapters.shape:
+        raise ValueError(f"the adapters are of a layer {list(adapters.shape)}, not {[y.shape[1], x.shape[1]]}")
     check_array("slots", slots, (x.shape[0],), np.int32)
-    num_slots, max_rank = weights.up.shape[:2]
-    if len(slots) and not -1 <= slots.min() <= slots.max() < num_slots:
-        raise ValueError(f"slots must be from -1 to {num_slots - 1}, got {slots.min()} to {slots.max()}")
+    last = len(adapters.slots) - 1
+    if len(slots) and not -1 <= slots.min() <= slots.max() <= last:
+        raise ValueError(f"slots must be from -1 to {last}, got {slots.min()} to {slots.max()}")
     for slot in np.unique(slots[slots >= 0]):
-        rows = np.flatnonzero(slots == slot)
-        for part, rank in enumerate(weights.ranks[slot]):
-            columns = slice(weights.starts[part], weights.starts[part + 1])
-            down = weights.down[slot, part * max_rank : part * max_rank + rank]
-            y[rows, columns] += x[rows] @ down.T @ weights.up[slot, :rank, columns]
+        rows = slots == slot
+        for part, adapter in zip(np.split(y, adapters.ends, axis=1), adapters.slots[slot], strict=True):
+            if adapter is not None:
+                hidden = x[rows] @ _wide(adapter.down).T * np.float32(adapter.scale)
+                part[rows] += hidden @ _wide(adapter.up).T
+    return y
+
+
+def _wide(matrix: Float | HalfMatrix) -> Float:
+    return matrix.dequantized() if isinstance(matrix, HalfMatrix) else matrix

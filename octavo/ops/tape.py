@@ -27,7 +27,7 @@ class ForwardInputs:
     metadata: one per KV cache group
     hidden: [T, H], what the stage before has computed; None where there is none
     tapped: filled by the forward: hidden states that it passes by and somebody reads, valid as long as its result
-    adapter_slots: [T] int32, see `Ops.add_adapters`; None: no row has an adapter; output_adapter_slots: [R], of those
+    adapter_slots: [T] int32, see `Ops.adapted_linear`; None: no row has an adapter; output_adapter_slots: [R], of those
     """
 
     token_ids: Int

@@ -71,7 +71,7 @@ class ModelRunner:
             share = ModelShare(groups.tensor, stage, num_stages, groups.context, self._dealt)
             self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
             if self.adapters is not None:
-                self.model = self.adapters.attach(self.model, checkpoint.config)
+                self.model = self.adapters.attach(self.model, checkpoint.config, self.ops)
         else:
             files = checkpoint.sentence_transformers
             dense = files.dense if files is not None else ()

@@ -1,15 +1,19 @@
-"""add_adapters: the native op against the reference on every instruction set, row by row, and what it refuses."""
+"""adapted_linear: the native op against the reference on every instruction set, row by row, and what it refuses."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from octavo.layers.adapted import AdaptedPart, no_adapters
-from octavo.ops.interface import AdapterWeights, Ops
+from octavo.loader.compact import HalfMatrix
+from octavo.ops.interface import AdapterSlots, LowRank, Ops
 from octavo.ops.reference import ReferenceOps
 
 pytestmark = pytest.mark.native_ops
+
+KINDS = ("float32", "float16", "bfloat16")
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
@@ -25,59 +29,92 @@ def native(request: pytest.FixtureRequest) -> Ops:
     return NativeOps()
 
 
-def random_weights(
-    rng: np.random.Generator, out_sizes: tuple[int, ...], in_features: int, num_slots: int, max_rank: int
-) -> AdapterWeights:
-    weights = no_adapters(out_sizes, in_features, num_slots, max_rank)
-    for slot in range(num_slots):
-        for part, size in enumerate(out_sizes):
-            rank = int(rng.integers(0, max_rank + 1))
-            down, up = rng.normal(size=(rank, in_features)), rng.normal(size=(size, rank))
-            AdaptedPart(weights, part).put(slot, down.astype(np.float32), up.astype(np.float32))
-    return weights
+def random_adapter(rng: np.random.Generator, kind: str, rank: int, out_features: int, in_features: int) -> LowRank:
+    down, up = (rng.normal(size=size).astype(np.float32) for size in ((rank, in_features), (out_features, rank)))
+    if kind == "float16" or kind == "bfloat16":
+        return LowRank(HalfMatrix.rounded(kind, down), HalfMatrix.rounded(kind, up), 0.75)
+    return LowRank(down, up, 0.75)
 
 
+def fill(slots: Sequence[AdapterSlots], out_sizes: tuple[int, ...], in_features: int, kind: str, max_rank: int) -> None:
+    """Put the same random adapters into slots 0 to 2 of each; some parts have none."""
+    rng = np.random.default_rng(max_rank)
+    for slot in range(3):
+        ranks = rng.integers(0, max_rank + 1, len(out_sizes))
+        ranks[slot % len(ranks)] = max_rank
+        adapters = [
+            random_adapter(rng, kind, rank, size, in_features) if rank else None
+            for rank, size in zip(ranks.tolist(), out_sizes, strict=True)
+        ]
+        for one in slots:
+            one.put(slot, adapters)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("out_sizes", "in_features", "max_rank"), [((33, 7, 1), 45, 5), ((64, 64), 32, 16), ((130,), 1, 1), ((5,), 100, 9)]
+    ("out_sizes", "in_features", "max_rank"),
+    [((33, 7, 1), 45, 5), ((64, 64), 32, 16), ((130,), 1, 1), ((5,), 102, 9), ((72, 200), 67, 40)],
 )
-def test_native_equals_reference_whatever_the_neighbours(native, out_sizes, in_features, max_rank):
+def test_native_equals_reference_whatever_the_neighbours(native, out_sizes, in_features, max_rank, kind):
     rng = np.random.default_rng(sum(out_sizes))
-    weights = random_weights(rng, out_sizes, in_features, 3, max_rank)
-    slots = np.array([0, 0, 0, 0, 0, -1, 2, 1, 1, -1, -1, 0, 2], np.int32)
+    matrix = rng.normal(size=(sum(out_sizes), in_features)).astype(np.float32)
+    bias = rng.normal(size=sum(out_sizes)).astype(np.float32)
+    slots = np.array([0, 0, 0, 0, 0, -1, 2, 1, 1, -1, -1, 0, 2, 3], np.int32)
     x = rng.normal(size=(len(slots), in_features)).astype(np.float32)
-    before = rng.normal(size=(len(slots), sum(out_sizes))).astype(np.float32)
-    y, expected = before.copy(), before.copy()
-    native.add_adapters(y, x, slots, weights)
-    ReferenceOps().add_adapters(expected, x, slots, weights)
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
-    assert np.array_equal(y[slots < 0], before[slots < 0])
-    assert not np.allclose(y[slots >= 0], before[slots >= 0])
+    reference, weight = ReferenceOps(), native.pack([matrix])
+    adapters = [ops.adapter_slots(out_sizes, in_features, 4) for ops in (native, reference)]
+    fill(adapters, out_sizes, in_features, kind, max_rank)
+    y = native.adapted_linear(x, weight, bias, slots, adapters[0])
+    expected = reference.adapted_linear(x, reference.pack([matrix]), bias, slots, adapters[1])
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=2e-3)
+    plain = native.linear(x, weight, bias)
+    without = (slots < 0) | (slots == 3)  # slot 3 is empty
+    assert np.array_equal(y[without], plain[without])
+    assert all(not np.allclose(y[row], plain[row]) for row in np.flatnonzero(~without))
     for row in range(len(slots)):
-        alone = before[row : row + 1].copy()
-        native.add_adapters(alone, x[row : row + 1], slots[row : row + 1], weights)
+        alone = native.adapted_linear(x[row : row + 1], weight, bias, slots[row : row + 1], adapters[0])
         assert np.array_equal(alone[0], y[row])
 
 
-def test_a_slot_that_is_cleared_or_overwritten_leaves_nothing(native):
+def test_an_adapter_leaves_nothing_to_the_next_in_its_slot(native):
     rng = np.random.default_rng(0)
-    weights = random_weights(rng, (8, 8), 12, 1, 4)
-    x, slots = rng.normal(size=(2, 12)).astype(np.float32), np.zeros(2, np.int32)
-    for part in range(2):
-        AdaptedPart(weights, part).clear(0)
-    y = np.zeros((2, 16), np.float32)
-    native.add_adapters(y, x, slots, weights)
-    assert not y.any()
+    weight, x = native.pack([np.ones((150, 12), np.float32)]), rng.normal(size=(2, 12)).astype(np.float32)
+    used, fresh = (native.adapter_slots((80, 70), 12, 1) for _ in range(2))
+    used.put(0, [random_adapter(rng, "float32", 20, size, 12) for size in (80, 70)])
+    small = [None, random_adapter(rng, "bfloat16", 3, 70, 12)]
+    for slots in (used, fresh):
+        slots.put(0, small)
+    rows = np.zeros(2, np.int32)
+    expected = native.adapted_linear(x, weight, None, rows, fresh)
+    assert np.array_equal(native.adapted_linear(x, weight, None, rows, used), expected)
+    used.put(0, [None, None])
+    assert np.array_equal(native.adapted_linear(x, weight, None, rows, used), native.linear(x, weight, None))
 
 
 @pytest.mark.parametrize("ops", ["native", "reference"])
 def test_slots_and_shapes_are_checked(native, ops):
     tested = native if ops == "native" else ReferenceOps()
-    weights = no_adapters((8,), 4, 2, 3)
-    x, y = np.ones((1, 4), np.float32), np.ones((1, 8), np.float32)
+    adapters = tested.adapter_slots((8,), 4, 2)
+    weight, x = tested.pack([np.ones((8, 4), np.float32)]), np.ones((1, 4), np.float32)
     for bad in (2, -2):
         with pytest.raises(ValueError, match="slots must be from -1 to 1"):
-            tested.add_adapters(y, x, np.array([bad], np.int32), weights)
-    with pytest.raises(ValueError):
-        tested.add_adapters(y, np.ones((1, 5), np.float32), np.zeros(1, np.int32), weights)
-    with pytest.raises(ValueError):
-        tested.add_adapters(np.ones((1, 7), np.float32), x, np.zeros(1, np.int32), weights)
+            tested.adapted_linear(x, weight, None, np.array([bad], np.int32), adapters)
+    for shape in ((7, 4), (8, 5)):
+        other = tested.pack([np.ones(shape, np.float32)])
+        with pytest.raises(ValueError, match="layer"):
+            tested.adapted_linear(np.ones((1, shape[1]), np.float32), other, None, np.zeros(1, np.int32), adapters)
+
+
+def test_adapters_that_do_not_fit_their_slot_are_refused(native):
+    adapters, rng = native.adapter_slots((8,), 4, 2), np.random.default_rng(0)
+    mixed = [random_adapter(rng, kind, 2, 8, 4) for kind in ("float16", "bfloat16")]
+    with pytest.raises(ValueError, match="one type"):
+        native.adapter_slots((8, 8), 4, 2).put(0, mixed)
+    for slot, given, text in (
+        (2, [mixed[0]], "slot must be from 0 to 1"),
+        (0, mixed[:1] * 2, "1 parts"),
+        (0, [random_adapter(rng, "float32", 2, 9, 4)], "up"),
+        (0, [random_adapter(rng, "float32", 2, 8, 5)], "down"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            adapters.put(slot, given)
