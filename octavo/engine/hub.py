@@ -39,9 +39,12 @@ from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError, failed_call_as_data
 from octavo.types.request import FinishReason
 
-# services whose answers only grow: that of a front end that has ended counts on, one that is silent is not waited for
-_COUNTS = ("engine_counts", "server_counts")
-_COUNTS_TIMEOUT_S = 1.0
+_COUNTS = (
+    "engine_counts",
+    "server_counts",
+)  # services whose answers only grow: those of a front end that ended count on
+_READINGS = (*_COUNTS, "num_requests")  # services that change nothing: who is silent is passed over
+_READING_TIMEOUT_S = 1.0
 
 
 class FrontEnd:
@@ -207,8 +210,8 @@ class Hub:
         message = encode(FrontEndCall(number, call.method, call.args))
         for one in self._front_ends:  # those that are not ready do it when they are
             one.send(message)
-        if call.method in _COUNTS:
-            asyncio.get_running_loop().call_later(_COUNTS_TIMEOUT_S, self._wait_no_longer, question)
+        if call.method in _READINGS:
+            asyncio.get_running_loop().call_later(_READING_TIMEOUT_S, self._wait_no_longer, question)
 
     def _take_reply(self, front_end: FrontEnd, reply: FrontEndReply) -> None:
         question = self._questions.get(reply.number)
@@ -228,7 +231,7 @@ class Hub:
         if front_end not in question.waiting:
             return
         question.waiting.remove(front_end)
-        if answer is not None or question.call.method not in _COUNTS:
+        if answer is not None or question.call.method not in _READINGS:
             question.answers.append(answer)
         if not question.waiting:
             self._questions = {number: other for number, other in self._questions.items() if other is not question}

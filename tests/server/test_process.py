@@ -183,7 +183,6 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
         (("--speculative-config", '{"model": "x"}'), "speculative"),
         (("--tool-call-parser", "x"), "hermes"),
         (("--tool-parser-plugin", "no-such-file.py"), "no such file"),
-        (("--api-server-count", "2"), "one process"),
         (("--reasoning-parser", "x"), "qwen3"),
     ],
 )

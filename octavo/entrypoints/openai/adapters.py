@@ -10,6 +10,7 @@ import msgspec
 
 from octavo import envs
 from octavo.entrypoints.openai.errors import HTTPError
+from octavo.entrypoints.openai.peers import Peers
 from octavo.entrypoints.openai.protocol.services import LoadAdapterRequest, ServiceDone, UnloadAdapterRequest
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from octavo.types.adapters import LoRARequest
@@ -41,13 +42,14 @@ def parse_lora_modules(values: Sequence[str]) -> dict[str, str]:
 class ServedAdapters:
     """Adapters by name, in all server processes of the engine. base_names: the model's own, which are taken"""
 
-    def __init__(self, engine: AsyncLLM, base_names: Sequence[str]) -> None:
+    def __init__(self, engine: AsyncLLM, peers: Peers, base_names: Sequence[str]) -> None:
         self._engine = engine
+        self._peers = peers
         self._base_names = base_names
         self._requests: dict[str, LoRARequest] = {}
         self._last_number = 0
         self._changing = asyncio.Lock()
-        engine.engine_core.services.update(name_adapter=self._name, unname_adapter=self._unname)
+        peers.offer(name_adapter=self._name, unname_adapter=self._unname)
 
     @property
     def requests(self) -> Mapping[str, LoRARequest]:
@@ -89,7 +91,7 @@ class ServedAdapters:
             await self._engine.remove_lora(known.lora_int_id)
 
     async def _tell_all(self, service: str, name: str, *facts: Any) -> None:
-        await self._engine.engine_core.call_front_ends(service, name, *facts, standing=f"adapter name {name}")
+        await self._peers.call(service, name, *facts, standing=f"adapter name {name}")
 
     async def _name(self, name: str, number: int, path: str) -> None:
         self._requests[name] = LoRARequest(name, number, path)

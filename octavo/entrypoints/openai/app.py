@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from octavo.entrypoints.openai import errors
 from octavo.entrypoints.openai.middleware import KeyGuard, OriginGuard, RequestLog
+from octavo.entrypoints.openai.responses import serve_stored_responses
 from octavo.entrypoints.openai.routes import endpoints, make_route
 from octavo.entrypoints.openai.state import ServerState
 from octavo.utils.imports import import_by_name
@@ -20,6 +21,7 @@ from octavo.utils.imports import import_by_name
 def build_app(server: ServerState) -> ASGIApp:
     """Return the application; the caller starts and ends the engine behind it."""
     args = server.args
+    serve_stored_responses(server)
     offered = endpoints(has_docs=not args.disable_docs)
     inner = Starlette(
         routes=[make_route(server, endpoint) for endpoint in offered],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.config.engine_args import EngineArgs
-from octavo.entrypoints.openai.listening import bind, url_of
+from octavo.entrypoints.openai.listening import bind_all, url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
 from octavo.log import get_logger
@@ -25,27 +26,39 @@ def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequen
     """Start an engine and serve it until SIGINT or SIGTERM; raises what is wrong with the options."""
     chat_template = read_chat_template(server_args.chat_template)
     check_parsers(engine_args, server_args)
-    listener = bind(server_args)
+    listeners = bind_all(server_args, server_args.api_server_count or 1)
     try:
-        starting = _start_engine(engine_args)
-        from octavo.entrypoints.openai.run import run_server
+        if len(listeners) > 1:
+            from octavo.entrypoints.openai.server_processes import make_orders, serve_with_processes
 
-        engine = starting.result()
-        try:
-            run_server(
-                engine,
-                server_args,
-                listener,
-                model_names,
-                chat_template,
-                on_ready=lambda: logger.info("ready at %s", url_of(server_args, listener)),
-            )
-        finally:
-            engine.shutdown()
+            orders = make_orders(engine_args, server_args, model_names, chat_template)
+            serve_with_processes(engine_args, server_args, orders, listeners)
+        else:
+            _serve_here(engine_args, server_args, model_names, chat_template, listeners[0])
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         if server_args.uds is not None:
             Path(server_args.uds).unlink(missing_ok=True)
+
+
+def _serve_here(
+    engine_args: EngineArgs,
+    server_args: ServerArgs,
+    model_names: Sequence[str],
+    chat_template: str | None,
+    listener: socket.socket,
+) -> None:
+    """Serve in this process, which has the engine too."""
+    starting = _start_engine(engine_args)
+    from octavo.entrypoints.openai.run import run_server
+
+    engine = starting.result()
+    url = url_of(server_args, listener)
+    try:
+        run_server(engine, server_args, listener, model_names, chat_template, lambda: logger.info("ready at %s", url))
+    finally:
+        engine.shutdown()
 
 
 def read_chat_template(source: str | None) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import stat
+import sys
 
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
@@ -24,6 +25,26 @@ def bind(args: ServerArgs) -> socket.socket:
         raise ConfigError(f"cannot listen on {args.host}:{args.port}: {error.strerror or error}") from error
     listener.set_inheritable(False)
     return listener
+
+
+def bind_all(args: ServerArgs, count: int) -> list[socket.socket]:
+    """Return a bound socket for each of `count` processes, all of one address; raises ConfigError.
+
+    The system divides connections evenly among them, and one whose process is replaced keeps those that wait there.
+    """
+    first = bind(args)
+    if not (count > 1 and args.uds is None and hasattr(socket, "SO_REUSEPORT") and sys.platform == "linux"):
+        return [first, *(first.dup() for _ in range(count - 1))]  # whoever is first takes a connection
+    listeners = [first]
+    # only now, so that a port that another server has is an error, whatever that one allows
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for _ in range(count - 1):
+        listener = socket.socket(first.family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(first.getsockname())
+        listeners.append(listener)
+    return listeners
 
 
 def url_of(args: ServerArgs, listener: socket.socket) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -35,12 +36,15 @@ class LiveRequest(msgspec.Struct):
 class LiveState(msgspec.Struct, kw_only=True):
     """The engine. time_s: of a steady clock, for rates between two answers; totals: counters since the start
 
+    process_id: of the server process that answers
+
     blocks: base64 of a byte per KV cache block: 0 free, 1 cached, 2 used, 3 shared, 4 never used; null while there is
     no engine
     """
 
     model: str
     version: str
+    process_id: int
     is_ready: bool
     time_s: float
     max_model_len: int
@@ -93,6 +97,7 @@ async def show_state(server: ServerState, context: RequestContext) -> LiveState:
     return LiveState(
         model=server.model_names[0],
         version=__version__,
+        process_id=os.getpid(),
         is_ready=engine.is_running,
         time_s=time.monotonic(),
         max_model_len=server.max_model_len,

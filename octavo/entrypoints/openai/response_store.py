@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.protocol.responses import ResponseObject
-from octavo.types.sampling_checks import shown
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
@@ -50,12 +48,11 @@ class ResponseStore:
             if other.task is None or other.task.done():
                 self.discard(response_id)
 
-    def get(self, response_id: str, parameter: str | None = None) -> StoredResponse:
-        """Return a response; raises HTTPError 404. parameter: the request's field that names it"""
+    def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response, or None."""
         stored = self._stored.get(response_id)
-        if stored is None:
-            raise HTTPError(404, f"there is no stored response {shown(response_id)}", parameter=parameter)
-        self._stored.move_to_end(response_id)
+        if stored is not None:
+            self._stored.move_to_end(response_id)
         return stored
 
     def discard(self, response_id: str) -> None:

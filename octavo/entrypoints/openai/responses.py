@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from contextlib import aclosing
+from typing import Any
 
 from octavo.entrypoints.openai.conversation_job import ConversationJob
 from octavo.entrypoints.openai.errors import HTTPError
@@ -23,6 +24,7 @@ from octavo.entrypoints.openai.response_writer import ResponseWriter
 from octavo.entrypoints.openai.state import RequestContext, ServerState, new_request_ids
 from octavo.errors import InvalidRequestError
 from octavo.log import get_logger
+from octavo.types.sampling_checks import shown
 
 logger = get_logger(__name__)
 
@@ -37,7 +39,10 @@ async def create_response(
     """Answer a request; raises before anything runs if it is wrong."""
     model = server.model_name(request.model)
     check_fields(request)
-    messages = [*_earlier_turns(server, request), *input_messages(request)]
+    earlier: Messages = ()
+    if request.previous_response_id is not None:
+        earlier = await _from_store(server, "continue", request.previous_response_id, "previous_response_id")
+    messages = [*earlier, *input_messages(request)]
     server.runner.admission.check()
     # the response's own id is never the client's: it is the key under which others could find it
     response_id = f"resp_{secrets.token_hex(16)}"
@@ -57,19 +62,6 @@ async def create_response(
         raise HTTPError(500, response.error.message)
     _keep(server, response, messages)
     return response
-
-
-def _earlier_turns(server: ServerState, request: ResponsesRequest) -> Messages:
-    """Return the conversation that a request goes on with; its instructions do not go on, as in OpenAI's API."""
-    if request.previous_response_id is None:
-        return ()
-    previous = server.responses.get(request.previous_response_id, "previous_response_id")
-    if previous.response.status not in _FINISHED:
-        raise InvalidRequestError(
-            f"the previous response is {previous.response.status}; only a finished one can be continued",
-            "previous_response_id",
-        )
-    return [*previous.messages, *turns_of(previous.response.output)]
 
 
 def _new_response(request: ResponsesRequest, job: ConversationJob, response_id: str, model: str) -> ResponseObject:
@@ -141,16 +133,62 @@ def _start(server: ServerState, writer: ResponseWriter, messages: Messages) -> R
     return writer.response
 
 
-async def retrieve_response(server: ServerState, context: RequestContext) -> ResponseObject:
+async def retrieve_response(server: ServerState, context: RequestContext) -> Any:
     """Return a stored response as it is now; raises HTTPError 404."""
     if context.query.get("stream", "false").lower() not in ("false", "0"):
         raise InvalidRequestError("stored responses cannot be streamed; leave stream out", "stream")
-    return server.responses.get(context.path["response_id"]).response
+    return await _from_store(server, "find", context.path["response_id"])
 
 
-async def cancel_response(server: ServerState, context: RequestContext) -> ResponseObject:
+async def cancel_response(server: ServerState, context: RequestContext) -> Any:
     """End a response that runs in the background; one that has ended stays as it is."""
-    stored = server.responses.get(context.path["response_id"])
+    return await _from_store(server, "cancel", context.path["response_id"])
+
+
+async def delete_response(server: ServerState, context: RequestContext) -> DeletedResponse:
+    """Forget a stored response; raises HTTPError 404."""
+    response_id = context.path["response_id"]
+    await _from_store(server, "delete", response_id)
+    return DeletedResponse(response_id)
+
+
+async def _from_store(server: ServerState, work: str, response_id: str, parameter: str | None = None) -> Any:
+    """Let the server process that has a response do something with it; raises HTTPError 404.
+
+    parameter: the request's field that names it
+    """
+    answers = await server.peers.call("stored_response", work, response_id)
+    found = [answer for answer in answers if answer is not None]
+    if not found:
+        raise HTTPError(404, f"there is no stored response {shown(response_id)}", parameter=parameter)
+    return found[0]
+
+
+def serve_stored_responses(server: ServerState) -> None:
+    """Let every server process of the engine use the responses that this one has stored."""
+
+    async def stored_response(work: str, response_id: str) -> Any:
+        stored = server.responses.get(response_id)
+        return None if stored is None else await _STORE_WORK[work](server, stored)
+
+    server.peers.offer(stored_response=stored_response)
+
+
+async def _find(server: ServerState, stored: StoredResponse) -> ResponseObject:
+    return stored.response
+
+
+async def _continue(server: ServerState, stored: StoredResponse) -> Messages:
+    """Return the conversation so far; its instructions do not go on, as in OpenAI's API."""
+    if stored.response.status not in _FINISHED:
+        raise InvalidRequestError(
+            f"the previous response is {stored.response.status}; only a finished one can be continued",
+            "previous_response_id",
+        )
+    return [*stored.messages, *turns_of(stored.response.output)]
+
+
+async def _cancel(server: ServerState, stored: StoredResponse) -> ResponseObject:
     if not stored.response.background:
         raise InvalidRequestError("only responses in the background can be cancelled; close the connection of others")
     if stored.task is not None and not stored.task.done():
@@ -161,9 +199,9 @@ async def cancel_response(server: ServerState, context: RequestContext) -> Respo
     return stored.response
 
 
-async def delete_response(server: ServerState, context: RequestContext) -> DeletedResponse:
-    """Forget a stored response; raises HTTPError 404."""
-    response_id = context.path["response_id"]
-    server.responses.get(response_id)
-    server.responses.discard(response_id)
-    return DeletedResponse(response_id)
+async def _delete(server: ServerState, stored: StoredResponse) -> bool:
+    server.responses.discard(stored.response.id)
+    return True
+
+
+_STORE_WORK = {"find": _find, "continue": _continue, "cancel": _cancel, "delete": _delete}

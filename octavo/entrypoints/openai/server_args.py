@@ -37,6 +37,7 @@ class ServerArgs:
     allowed_methods: list[str] = _option(["*"], "methods that they may use")
     allowed_headers: list[str] = _option(["*"], "headers that they may send")
     allow_credentials: bool = _option(False, "let them send credentials")
+    api_server_count: int | None = _option(None, "processes that serve HTTP in front of the same engine (1)")
     root_path: str | None = _option(None, "path under which a proxy shows the server")
     middleware: list[str] = _option([], "module.Class of an ASGI middleware; can be repeated")
 
@@ -84,7 +85,7 @@ class ServerArgs:
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in _AT_LEAST_ZERO:
             if getattr(self, name) < 0:
@@ -115,7 +116,7 @@ class ServerArgs:
 
 
 _AT_LEAST_ONE = (
-    *("max_request_bytes", "max_header_bytes", "max_header_count", "max_prompts_per_request"),
+    *("api_server_count", "max_request_bytes", "max_header_bytes", "max_header_count", "max_prompts_per_request"),
     *("max_sequences_per_request", "max_stop_strings"),
 )
 _AT_LEAST_ZERO = (
@@ -129,7 +130,6 @@ UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "trust_request_mm_kwargs": ((False,), "multimodal input is not built"),
     "enable_ssl_refresh": ((False,), "restart the server to read new certificates"),
     "headless": ((False,), "a front end runs its replicas itself; see data_parallel_hybrid_lb and data_parallel_rank"),
-    "api_server_count": ((None, 1), "one process serves HTTP; for more, start servers with data_parallel_rank"),
     "grpc": ((False,), "gRPC is not built"),
     "enable_scale_out": ((False,), "token-in, token-out endpoints are not built"),
     "tokens_only": ((False,), "token-in, token-out endpoints are not built"),

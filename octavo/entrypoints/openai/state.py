@@ -17,6 +17,7 @@ from octavo.entrypoints.openai.adapters import ServedAdapters
 from octavo.entrypoints.openai.errors import HTTPError
 from octavo.entrypoints.openai.live_view import LiveView
 from octavo.entrypoints.openai.logprobs import TokenNames
+from octavo.entrypoints.openai.peers import Peers
 from octavo.entrypoints.openai.response_store import ResponseStore
 from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
@@ -70,7 +71,8 @@ class ServerState:
         self.engine = engine
         self.args = args
         self.model_names = tuple(model_names) or (engine.model_config.served_model_name,)
-        self.adapters = ServedAdapters(engine, self.model_names)
+        self.peers = Peers(engine)
+        self.adapters = ServedAdapters(engine, self.peers, self.model_names)
         self.chat_template = chat_template
         self.formats = self._answer_formats()
         self.created = int(time.time())
@@ -79,7 +81,7 @@ class ServerState:
         self.live_view = LiveView(engine)
         self.http_counts: Mapping[tuple[str, str, int], int] = {}  # set by build_app: method, route, status
         self.fingerprint = _fingerprint(engine)
-        engine.engine_core.services.update(server_counts=self._counts, num_requests=self._num_requests)
+        self.peers.offer(server_counts=self._counts, num_requests=self._num_requests)
         self._threads = ThreadPoolExecutor(_NUM_PREPARING_THREADS, "octavo-prepare")
         self._bulk_threads = ThreadPoolExecutor(1, "octavo-prepare-bulk")
         self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "octavo-prepare-grammar")
@@ -112,7 +114,7 @@ class ServerState:
 
     async def counts_of_all(self) -> ServerCounts:
         """Return what all server processes of the engine have counted together."""
-        answers = await self.engine.engine_core.call_front_ends("server_counts")
+        answers = await self.peers.call("server_counts")
         http_requests: Tally[tuple[str, str, int]] = Tally()
         rejections: Tally[str] = Tally()
         for counted, by_limit in answers:
@@ -122,7 +124,7 @@ class ServerState:
 
     async def num_requests_of_all(self) -> int:
         """Return how many generation requests all server processes have in work."""
-        return sum(await self.engine.engine_core.call_front_ends("num_requests"))
+        return sum(await self.peers.call("num_requests"))
 
     async def _counts(self) -> tuple[list[tuple[str, str, int, int]], dict[str, int]]:
         return [(*key, count) for key, count in self.http_counts.items()], self.runner.admission.rejections
