@@ -24,6 +24,7 @@ class ModelConfig:
 
     vocab_size: the width of the logits, against which every token id is validated
     default_sampling_params: fields taken from generation_config.json (or the user's override)
+    max_tokens_limit: no request of a server gets more tokens; only who starts the engine sets it, no model's own file
     eos_token_ids: every end-of-sequence id of the checkpoint that the model can sample; the tokenizer's own first
     logits_processors: classes of custom ones (octavo.sampling.custom_processors.LogitsProcessor)
     fit_max_model_len: max_model_len is an upper bound; the start lowers it to what the KV cache can hold
@@ -41,6 +42,7 @@ class ModelConfig:
     logprobs_mode: LogprobsMode = "raw_logprobs"
     enforce_eager: bool = False
     default_sampling_params: Mapping[str, object] = field(default_factory=dict)
+    max_tokens_limit: int | None = None
     logits_processors: Sequence[type[Any]] = ()
     pooling: PoolingConfig | None = None
 

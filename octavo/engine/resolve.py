@@ -213,6 +213,9 @@ def _model_config(
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be at least 0, or -1 for no limit, got {args.max_logprobs}")
     logprobs_mode: LogprobsMode = args.logprobs_mode  # type: ignore[assignment]  # checked against its choices
+    defaults = _default_sampling_params(args, checkpoint)
+    longest = defaults.get("max_tokens")
+    is_limit = args.generation_config not in ("auto", "vllm") or "max_new_tokens" in args.override_generation_config
     return ModelConfig(
         model=args.model,
         served_model_name=args.served_model_name or args.model,
@@ -224,7 +227,8 @@ def _model_config(
         max_logprobs=facts.vocab_size if args.max_logprobs == -1 else args.max_logprobs,
         logprobs_mode=logprobs_mode,
         enforce_eager=args.enforce_eager,
-        default_sampling_params=_default_sampling_params(args, checkpoint),
+        default_sampling_params=defaults,
+        max_tokens_limit=longest if is_limit and isinstance(longest, int) else None,
         logits_processors=tuple(map(load_logits_processor, args.logits_processors)),
     )
 

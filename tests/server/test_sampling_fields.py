@@ -179,8 +179,14 @@ def test_the_models_defaults_apply_unless_a_request_says_otherwise(narrow_engine
     assert len(texts(temperature=2, top_k=-1)) == 4
 
 
-def test_the_models_longest_answer_limits_every_request(narrow_engine: Engine):
+def test_the_models_longest_answer_is_a_default_and_the_operators_a_limit(narrow_engine: Engine, tiny_folder: Path):
+    """Explicit wishes were cut to what the model's file says, silently."""
     server = narrow_engine.serve()
-    for wish, given in ((100, 40), (7, 7)):
-        assert server.chat("Hi", max_tokens=wish, ignore_eos=True).json["usage"]["completion_tokens"] == given
-    assert server.chat("Hi", ignore_eos=True).json["usage"]["completion_tokens"] == 40
+    for fields, given in (({}, 40), ({"max_tokens": 100}, 100), ({"max_tokens": 7}, 7)):
+        assert server.chat("Hi", ignore_eos=True, **fields).json["usage"]["completion_tokens"] == given
+    wish = {"override_generation_config": {"max_new_tokens": 9}}
+    engine = Engine(model=str(tiny_folder), num_gpu_blocks_override=128, **wish)
+    server = engine.serve()
+    for fields, given in (({}, 9), ({"max_tokens": 100}, 9), ({"max_tokens": 7}, 7)):
+        assert server.chat("Hi", ignore_eos=True, **fields).json["usage"]["completion_tokens"] == given
+    engine.close()

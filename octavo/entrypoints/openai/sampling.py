@@ -1,7 +1,7 @@
 """From a request's fields to SamplingParams: the one conversion behind every endpoint that generates.
 
-Precedence: the request, then the model's generation config, then OpenAI's defaults. The generation config's
-max_new_tokens is a limit for every request, as in vLLM.
+Precedence: the request, then the model's generation config, then OpenAI's defaults. A max_new_tokens that who started
+the server gave is a limit for every request, as in vLLM; one of the model's own file is a default like the others.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ def to_sampling_params(
     logprobs: candidates per generated token, or None
     overrides: what the endpoint decides, whatever the request says
     """
-    defaults = server.engine.model_config.default_sampling_params
-    limit = defaults.get("max_tokens")
-    if isinstance(limit, int):
-        max_tokens = limit if max_tokens is None else min(max_tokens, limit)
+    model = server.engine.model_config
+    defaults = model.default_sampling_params
+    if max_tokens is None and isinstance(longest := defaults.get("max_tokens"), int):
+        max_tokens = longest
+    elif max_tokens is not None and model.max_tokens_limit is not None:
+        max_tokens = min(max_tokens, model.max_tokens_limit)
     fields: dict[str, object] = {name: getattr(request, name) for name in COMMON_FIELDS}
     fields.update(
         logprobs=logprobs,
