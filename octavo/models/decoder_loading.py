@@ -108,7 +108,7 @@ class DecoderLoading:
     names: WeightNames
     root: str
     parameters: Parameters
-    share: ModelShare
+    share: ModelShare = ModelShare()
     qkv_columns: range | None = None
 
     def embedding_and_head(self) -> tuple[Weight | None, Weight | None]:

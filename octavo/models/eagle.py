@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from octavo.errors import CheckpointError, ConfigError, UnsupportedError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.layers.linear import Embedding
 from octavo.layers.norm import NoNorm
+from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import read_decoder_config
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, draft_loading, rope_tables, side_by_side
+from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, rope_table, side_by_side
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Ops
 
@@ -59,29 +60,19 @@ def check_sizes(config: HFConfig, draft: DecoderConfig, model: ModelFacts, hidde
             )
 
 
-def network_root(weights: WeightSource, config: HFConfig) -> str:
-    """Return what stands before the names of a network's tensors."""
-    for root in ("", "model."):
-        if weights.has(f"{root}fc.weight"):
-            return root
-    raise CheckpointError(f"{config.source}: no tensor 'fc.weight' lies beside it, which EAGLE networks have")
-
-
 def load_eagle(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, max_model_len: int) -> HiddenDraft:
     """Read the network. Raises CheckpointError for tensors that are missing, of another shape, or left over."""
     decoder = read_eagle(config, model.facts)
-    loading = draft_loading(decoder, _NAMES, network_root(weights, config), weights, ops)
-    fc = f"{loading.root}fc"
-    embedded, hidden = side_by_side(loading, [fc], [decoder.hidden_size], bias=weights.has(f"{fc}.bias"))
-    tables = rope_tables(decoder, max_model_len)
-    first = _first_layer(loading, tables[0])
-    others = (loading.layer(i, decoder.layers[i], tables[i]) for i in range(1, len(decoder.layers)))
+    loading = DecoderLoading(decoder, _NAMES, "", Parameters(weights, ops))
+    embedded, hidden = side_by_side(loading, ["fc"], [decoder.hidden_size], bias=weights.has("fc.bias"))
+    table = rope_table(decoder, max_model_len)
+    others = (loading.layer(index, layer, table) for index, layer in enumerate(decoder.layers) if index)
     assert isinstance(model.embedding, Embedding) and model.lm_head is not None, "one worker has the whole model"
     network = FusedDraft(
         facts=decoder.facts,
         embedding=model.embedding,
         fusion=Fusion(NoNorm(), NoNorm(), embedded, hidden),
-        layers=(first, *others),
+        layers=(_first_layer(loading, table), *others),
         final_norm=NoNorm(),
         lm_head=model.lm_head,
     )
@@ -93,5 +84,4 @@ def _first_layer(loading: DecoderLoading, cos_sin: Float | None) -> DecoderLayer
     """Read the layer that has no input norm."""
     config = loading.config
     bare = replace(loading, config=replace(config, pre_norm=False)).layer(0, config.layers[0], cos_sin)
-    prefix = loading.root + _NAMES.layer.format(index=0)
-    return replace(bare, mlp_norm=loading.norm(prefix + _NAMES.mlp_norm))
+    return replace(bare, mlp_norm=loading.norm(_NAMES.layer.format(index=0) + _NAMES.mlp_norm))

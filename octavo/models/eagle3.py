@@ -19,14 +19,15 @@ from octavo.layers.attention import Attention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import SharedLinear
+from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import positive, read_decoder_config, refuse
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.eagle import check_architecture, check_sizes, network_root
-from octavo.models.hidden_drafts import HiddenDraft, draft_loading, layer_specs, rope_tables
+from octavo.models.eagle import check_architecture, check_sizes
+from octavo.models.hidden_drafts import HiddenDraft, layer_specs, rope_table
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -122,10 +123,9 @@ def load_eagle3(
     """
     own = read_eagle3(config, model.facts)
     decoder, size = own.decoder, own.decoder.hidden_size
-    root = network_root(weights, config)
-    names = WeightNames(layer="midlayer." if weights.has(f"{root}midlayer.hidden_norm.weight") else "layers.0.")
-    loading = draft_loading(decoder, names, root, weights, ops, qkv_columns=range(size, 2 * size))
-    prefix = root + names.layer
+    prefix = "midlayer." if weights.has("midlayer.hidden_norm.weight") else "layers.0."
+    names, parameters = WeightNames(layer=prefix), Parameters(weights, ops)
+    loading = DecoderLoading(decoder, names, "", parameters, qkv_columns=range(size, 2 * size))
     head_sizes = [count * decoder.head_dim for count in (decoder.num_heads, decoder.num_kv_heads, decoder.num_kv_heads)]
     qkv_names = [prefix + name for name in names.qkv]
     network = Eagle3Draft(
@@ -133,26 +133,26 @@ def load_eagle3(
         embedding=_embedding(loading, model),
         hidden_norm=loading.norm(f"{prefix}hidden_norm"),
         norm_before_residual=own.norm_before_residual,
-        embedding_qkv=loading.parameters.linear(qkv_names, head_sizes, 2 * size, False, columns=range(size)),
-        layer=loading.layer(0, decoder.layers[0], rope_tables(decoder, max_model_len)[0]),
-        final_norm=loading.norm(f"{root}norm"),
+        embedding_qkv=parameters.linear(qkv_names, head_sizes, 2 * size, False, columns=range(size)),
+        layer=loading.layer(0, decoder.layers[0], rope_table(decoder, max_model_len)),
+        final_norm=loading.norm("norm"),
         lm_head=_lm_head(loading, own, model),
     )
-    fc = loading.parameters.linear([f"{root}fc"], [size], _NUM_STATES * model.facts.hidden_size, False)
+    fc = parameters.linear(["fc"], [size], _NUM_STATES * model.facts.hidden_size, False)
     check_unused(weights, _HARMLESS, "EAGLE-3")
     return HiddenDraft(network, own.layer_ids, fc, token_ids=_token_ids(config, own, offsets))
 
 
 def _embedding(loading: DecoderLoading, model: Decoder) -> Embedding:
     """Return the network's embedding, if it has one, else the model's."""
-    name, config = f"{loading.root}embed_tokens", loading.config
-    if loading.parameters.source.has(f"{name}.weight"):
-        return Embedding(loading.parameters.table(name, config.vocab_size, config.hidden_size))
+    config = loading.config
+    if loading.parameters.source.has("embed_tokens.weight"):
+        return Embedding(loading.parameters.table("embed_tokens", config.vocab_size, config.hidden_size))
     assert isinstance(model.embedding, Embedding), "one worker has the whole model"
     if config.hidden_size != model.facts.hidden_size:
         raise CheckpointError(
-            f"the EAGLE-3 network has no {name}.weight, and its hidden_size {config.hidden_size} is not the model's "
-            f"{model.facts.hidden_size}, whose embeddings it would read"
+            f"the EAGLE-3 network has no embed_tokens.weight, and its hidden_size {config.hidden_size} is not that of "
+            f"the model, {model.facts.hidden_size}, whose embeddings it would read"
         )
     return model.embedding
 

@@ -14,14 +14,11 @@ from octavo.layers.attention import Attention
 from octavo.layers.linear import Linear
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import SharedLinear
-from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import cos_sin_table
-from octavo.loader.weights import WeightSource
 from octavo.models.decoder import DecoderLayer
-from octavo.models.decoder_config import DecoderConfig, WeightNames
+from octavo.models.decoder_config import DecoderConfig
 from octavo.models.decoder_loading import DecoderLoading
 from octavo.models.interface import CausalLM, ModelFacts
-from octavo.models.sharing import ModelShare
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
 
@@ -93,18 +90,6 @@ def layer_specs(layers: Sequence[DecoderLayer], block_size: int, dtype: str) -> 
     return {each.name: each.kv_cache_spec(block_size, dtype) for each in attentions if isinstance(each, Attention)}
 
 
-def draft_loading(
-    config: DecoderConfig,
-    names: WeightNames,
-    root: str,
-    weights: WeightSource,
-    ops: Ops,
-    qkv_columns: range | None = None,
-) -> DecoderLoading:
-    """Return what reads a network's layers and norms."""
-    return DecoderLoading(config, names, root, Parameters(weights, ops), ModelShare(), qkv_columns)
-
-
 def side_by_side(
     loading: DecoderLoading, names: Sequence[str], out_sizes: Sequence[int], bias: bool = False
 ) -> tuple[Linear, Linear]:
@@ -117,7 +102,7 @@ def side_by_side(
     return left, parameters.linear(names, out_sizes, 2 * size, False, columns=range(size, 2 * size))
 
 
-def rope_tables(config: DecoderConfig, max_model_len: int) -> list[Float | None]:
-    """Return each layer's table for the model's positions, whatever the network's config says of its own."""
-    tables = {rope: cos_sin_table(rope, max_model_len) for rope in {layer.rope for layer in config.layers} if rope}
-    return [tables[layer.rope] if layer.rope else None for layer in config.layers]
+def rope_table(config: DecoderConfig, max_model_len: int) -> Float | None:
+    """Return the table of the layers for the model's positions, whatever the network's config says of its own."""
+    rope = config.layers[0].rope
+    return None if rope is None else cos_sin_table(rope, max_model_len)

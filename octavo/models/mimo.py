@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 
 from octavo.errors import UnsupportedError
 from octavo.layers.linear import Embedding
+from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models import qwen2
 from octavo.models.config_reading import positive
 from octavo.models.decoder import Decoder
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
-from octavo.models.decoder_loading import check_unused
-from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, draft_loading, rope_tables, side_by_side
+from octavo.models.decoder_loading import DecoderLoading, check_unused
+from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, rope_table, side_by_side
 from octavo.ops.interface import Float, Int, Ops, Weight
 
 _MTP_LAYERS = r"^model\.mtp_layers\."
@@ -53,7 +54,7 @@ def load_mtp(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, 
     whole = read_config(config)
     layer = whole.layers[0]
     own = replace(whole, layers=(LayerConfig(layer.rope, layer.attention_scale),))
-    loading = draft_loading(own, _MTP_NAMES, "model.", weights, ops)
+    loading = DecoderLoading(own, _MTP_NAMES, "model.", Parameters(weights, ops))
     prefix = loading.root + _MTP_NAMES.layer.format(index=0)
     hidden, embedded = side_by_side(loading, [f"{prefix}input_proj"], [own.hidden_size])
     assert isinstance(model.embedding, Embedding) and model.lm_head is not None, "one worker has the whole model"
@@ -63,7 +64,7 @@ def load_mtp(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, 
         fusion=Fusion(
             loading.norm(f"{prefix}token_layernorm"), loading.norm(f"{prefix}hidden_layernorm"), embedded, hidden
         ),
-        layers=(loading.layer(0, own.layers[0], rope_tables(own, max_model_len)[0]),),
+        layers=(loading.layer(0, own.layers[0], rope_table(own, max_model_len)),),
         final_norm=loading.norm(f"{prefix}final_layernorm"),
         lm_head=model.lm_head,
     )

@@ -7,44 +7,35 @@ result, so keys that it lacks (of a prefix that was cached while nothing was gue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
-from octavo.loader.resolve import open_checkpoint
 from octavo.models.interface import CausalLM
 from octavo.models.registry import build_model
-from octavo.ops.interface import Float, Int, Ops
+from octavo.ops.interface import Int, Ops
 from octavo.ops.kv_layout import KVCache
-from octavo.ops.tape import ForwardInputs
-from octavo.quantization.open import open_model_weights
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.worker.block_table import BlockTable
 from octavo.worker.draft_network import DraftNetwork
 from octavo.worker.draft_step import step_seconds
-from octavo.worker.input_builder import StepInputs
+from octavo.worker.drafter import Drafter
 from octavo.worker.request_rows import RequestRows
 
 
-class DraftModel:
-    """A Drafter."""
-
-    taps: tuple[int, ...] = ()
+class DraftModel(Drafter):
+    """A whole model."""
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
-        self._config = config
-        self._ops = ops
+        super().__init__(config, ops)
         self._network = DraftNetwork(config, ops, takes_hidden=False)
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
-        config, draft = self._config, self._config.speculative
-        assert draft is not None and draft.model is not None
-        own = open_checkpoint(draft.model, config.load, revision=draft.revision)
-        weights = open_model_weights(own, config.load)
-        self._network.load(build_model(own.config, weights, self._ops, config.model.max_model_len))
+        own, weights = self.open(checkpoint)
+        self._network.load(build_model(own.config, weights, self._ops, self._config.model.max_model_len))
 
     def release(self, weights: bool) -> None:
         self._network.release(weights)
@@ -56,24 +47,15 @@ class DraftModel:
         self._network.bind(kv_caches, plan)
 
     def attach(self, rows: RequestRows, block_tables: Sequence[BlockTable]) -> None:
-        self._rows = rows
+        super().attach(rows, block_tables)
         self._network.attach(rows.token_ids, block_tables)
         self._num_read = np.zeros(len(rows.num_tokens), np.int32)  # of each row's tokens
 
     def guess_seconds(self, block_sizes: Sequence[int]) -> float:
         return step_seconds(self._network.bound, block_sizes, 1)
 
-    def follow(self, forward: Callable[[ForwardInputs], Float], inputs: ForwardInputs, step: StepInputs) -> Float:
-        return forward(inputs)
-
     def add(self, row: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         self._num_read[row] = self._rows.num_computed_tokens[row]  # the prefix cache has the rest
-
-    def append(self, row: int, token_ids: Sequence[int]) -> None:
-        """Nothing to do: the rows have them."""
-
-    def remove(self, row: int) -> None:
-        """Nothing to do: `add` begins anew."""
 
     def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         lengths = self._rows.fitting(rows, lengths)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.open import read_ids
-from octavo.loader.resolve import open_checkpoint
+from octavo.loader.weights import WeightSource
 from octavo.models.decoder import Decoder
 from octavo.models.eagle import load_eagle
 from octavo.models.eagle3 import load_eagle3, read_eagle3
@@ -26,11 +26,11 @@ from octavo.models.mimo import load_mtp
 from octavo.ops.interface import Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs
-from octavo.quantization.open import open_model_weights
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.worker.block_table import BlockTable
 from octavo.worker.draft_network import DraftNetwork
 from octavo.worker.draft_step import step_seconds
+from octavo.worker.drafter import Drafter
 from octavo.worker.input_builder import StepInputs
 from octavo.worker.request_rows import RequestRows
 
@@ -50,26 +50,36 @@ class _Step:
     states: Sequence[Float]
 
 
-class HiddenDrafter:
-    """A Drafter."""
+class HiddenDrafter(Drafter):
+    """A network beside the model."""
 
-    taps: tuple[int, ...] = ()
     _draft: HiddenDraft
     _step: _Step | None = None
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
-        self._config = config
-        self._ops = ops
+        super().__init__(config, ops)
         self._network = DraftNetwork(config, ops, takes_hidden=True)
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
         assert isinstance(model, Decoder), "what generates is a decoder"
-        self._draft = _load(self._config, model, checkpoint, self._ops)
+        self._draft = self._load_draft(model, *self.open(checkpoint))
         self.taps = self._draft.taps
         # what the final norm gives, and what comes before it, are of the tokens that are asked for
         self._wants_all = not self.taps or self.taps[-1] == model.facts.num_layers
         self._vocab_size = model.facts.vocab_size
         self._network.load(self._draft.network, self._draft.token_ids)
+
+    def _load_draft(self, model: Decoder, own: Checkpoint, weights: WeightSource) -> HiddenDraft:
+        speculative, max_model_len = self._config.speculative, self._config.model.max_model_len
+        assert speculative is not None, "it is made for one"
+        if speculative.method == "mtp":
+            return load_mtp(own.config, weights, model, self._ops, max_model_len)
+        if speculative.method == "eagle":
+            return load_eagle(own.config, weights, model, self._ops, max_model_len)
+        offsets = None
+        if weights.has("d2t"):
+            offsets = read_ids(own, self._config.load, "d2t", read_eagle3(own.config, model.facts).vocab_size)
+        return load_eagle3(own.config, weights, offsets, model, self._ops, max_model_len)
 
     def release(self, weights: bool) -> None:
         self._network.release(weights)
@@ -83,7 +93,7 @@ class HiddenDrafter:
         self._network.bind(kv_caches, plan)
 
     def attach(self, rows: RequestRows, block_tables: Sequence[BlockTable]) -> None:
-        self._rows = rows
+        super().attach(rows, block_tables)
         self._network.attach(rows.token_ids[:, 1:], block_tables)  # beside a position's state it reads the next token
 
     def guess_seconds(self, block_sizes: Sequence[int]) -> float:
@@ -101,15 +111,6 @@ class HiddenDrafter:
         states = inputs.tapped if self.taps else [hidden]
         self._step = _Step(step.rows, begins, counts, starts, is_prompt, states)
         return hidden[wanted] if self._wants_all else hidden
-
-    def add(self, row: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        """Nothing to do: it reads along."""
-
-    def append(self, row: int, token_ids: Sequence[int]) -> None:
-        """Nothing to do: the rows have them."""
-
-    def remove(self, row: int) -> None:
-        """Nothing to do: its keys are in the row's blocks."""
 
     def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         guesses: list[list[int]] = [[] for _ in rows]
@@ -153,20 +154,3 @@ class HiddenDrafter:
             return self._network.forward(rows, begins, ends, hidden, outputs)
         finally:
             self._network.token_ids[first, 0] = kept
-
-
-def _load(config: OctavoConfig, model: Decoder, checkpoint: Checkpoint, ops: Ops) -> HiddenDraft:
-    draft, max_model_len = config.speculative, config.model.max_model_len
-    assert draft is not None
-    if draft.model is not None:
-        checkpoint = open_checkpoint(draft.model, config.load, revision=draft.revision)
-    weights = open_model_weights(checkpoint, config.load)
-    if draft.method == "mtp":
-        return load_mtp(checkpoint.config, weights, model, ops, max_model_len)
-    if draft.method == "eagle":
-        return load_eagle(checkpoint.config, weights, model, ops, max_model_len)
-    offsets = None
-    if weights.has("d2t"):
-        count = read_eagle3(checkpoint.config, model.facts).vocab_size
-        offsets = read_ids(checkpoint, config.load, "d2t", count)
-    return load_eagle3(checkpoint.config, weights, offsets, model, ops, max_model_len)

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.open import read_ids
-from octavo.loader.resolve import open_checkpoint
 from octavo.models.interface import CausalLM
 from octavo.models.medusa import load_medusa, read_medusa
 from octavo.ops.interface import Float, Ops
-from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs
-from octavo.quantization.open import open_model_weights
-from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
-from octavo.worker.block_table import BlockTable
+from octavo.worker.drafter import Drafter
 from octavo.worker.input_builder import StepInputs
-from octavo.worker.request_rows import RequestRows
 
 
-class MedusaDrafter:
-    """A Drafter. It stores nothing: a row's guesses follow from the step that it was last computed in."""
-
-    taps: tuple[int, ...] = ()
+class MedusaDrafter(Drafter):
+    """Heads on the model. It stores nothing: a row's guesses follow from the step that it was last computed in."""
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
-        self._config = config
-        self._ops = ops
+        super().__init__(config, ops)
         self._hidden: Float = np.zeros((0, 0), np.float32)
         self._lines: dict[tuple[int, int], int] = {}  # (row, position) -> its line of these
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
-        config, draft = self._config, self._config.speculative
-        assert draft is not None and draft.model is not None
-        own = open_checkpoint(draft.model, config.load, revision=draft.revision)
-        weights = open_model_weights(own, config.load)
-        self._heads = load_medusa(own.config, weights, model.facts, self._ops, draft.num_speculative_tokens)
+        speculative = self._config.speculative
+        assert speculative is not None, "it is made for one"
+        own, weights = self.open(checkpoint)
+        self._heads = load_medusa(own.config, weights, model.facts, self._ops, speculative.num_speculative_tokens)
         self._hidden_size = model.facts.hidden_size
         vocab_size = read_medusa(own.config, model.facts).vocab_size
         self._token_ids = np.arange(vocab_size)
         if vocab_size < model.facts.vocab_size:
             name = next((name for name in ("token_map", "medusa_heads.token_map") if weights.has(name)), "token_map")
-            self._token_ids = read_ids(own, config.load, name, vocab_size)
+            self._token_ids = read_ids(own, self._config.load, name, vocab_size)
 
     def release(self, weights: bool) -> None:
         if weights:
             del self._heads
-
-    def kv_cache_specs(self) -> dict[str, KVCacheSpec]:
-        return {}
-
-    def bind(self, kv_caches: Mapping[str, KVCache], plan: KVCacheConfig) -> None:
-        """Nothing to do: it has no cache."""
-
-    def attach(self, rows: RequestRows, block_tables: Sequence[BlockTable]) -> None:
-        self._rows = rows
 
     def guess_seconds(self, block_sizes: Sequence[int]) -> float:
         runs = []
@@ -74,15 +56,6 @@ class MedusaDrafter:
         positions = step.positions[inputs.output_rows]
         self._lines = {place: line for line, place in enumerate(zip(rows.tolist(), positions.tolist(), strict=True))}
         return self._hidden
-
-    def add(self, row: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        """Nothing to do: it reads hidden states only."""
-
-    def append(self, row: int, token_ids: Sequence[int]) -> None:
-        """Nothing to do, see `add`."""
-
-    def remove(self, row: int) -> None:
-        """Nothing to do, see `add`."""
 
     def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         guesses: list[list[int]] = [[] for _ in rows]
