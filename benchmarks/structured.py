@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import time
-from collections.abc import Sequence
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.config import EngineArgs
 from octavo.engine.async_llm import AsyncLLM
 from octavo.engine.grammars import warm_up_grammars
+from octavo.errors import OctavoError
 from octavo.types.sampling_params import RequestOutputKind
 
 PROMPT = "List people with their names, ages, addresses and hobbies as JSON."
@@ -47,6 +48,7 @@ ATTACKS = {
     "automaton of 2^200 states": StructuredOutputsParams(json={"type": "string", "pattern": "^(a|b)*a(a|b){200}$"}),
     "2^12 objects": None,  # made below
     "ambiguous grammar": StructuredOutputsParams(grammar='start: a\na: a a | "x" | ""'),
+    "masks of 200 ms": StructuredOutputsParams(grammar="start: a\na: a a | /[a-z ]/"),
     "huge grammar": StructuredOutputsParams(grammar="root ::= " + '("a" | "b")*' * 4000),
     "crash of the library": StructuredOutputsParams(grammar='start: %json {"const": -9223372036854775808}'),
 }
@@ -58,10 +60,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5, help="0: latencies only")
+    parser.add_argument("--attack-rounds", type=int, default=3)
     args = parser.parse_args()
     if args.rounds:
         measure_throughput(args.model, args.requests, args.tokens, args.rounds)
-    asyncio.run(measure_latencies(args.model))
+    asyncio.run(measure_latencies(args.model, args.attack_rounds))
 
 
 # -- throughput --------------------------------------------------------------------------------------------------------
@@ -107,14 +110,14 @@ def _tokens_per_second(llm: LLM, wish: StructuredOutputsParams | None, num_reque
 # -- latencies ---------------------------------------------------------------------------------------------------------
 
 
-async def measure_latencies(model: str) -> None:
+async def measure_latencies(model: str, num_rounds: int) -> None:
     """Measure a new schema's own first token, and a running stream while grammars attack."""
     engine = AsyncLLM.from_engine_args(EngineArgs(model=model, max_model_len=1024, use_tqdm_on_load=False))
     try:
         await warm_up_grammars(engine)
         await _first_token_ms(engine, StructuredOutputsParams(regex="warm"))
         await _measure_first_tokens(engine)
-        await _measure_attacks(engine)
+        await _measure_attacks(engine, num_rounds)
     finally:
         engine.shutdown()
 
@@ -139,22 +142,38 @@ async def _first_token_ms(engine: AsyncLLM, wish: StructuredOutputsParams | None
     return 1e3 * (time.perf_counter() - begin)
 
 
-async def _measure_attacks(engine: AsyncLLM) -> None:
-    print("\ntime between two tokens of 4 plain requests, ms: median / 99 % / largest")
-    print(f"  {'alone':26s} {_shown(await _gaps_ms(engine, None))}")
+async def _measure_attacks(engine: AsyncLLM, num_rounds: int) -> None:
+    """Say how much longer than a step tokens of others take.
+
+    A step is what a newcomer of the same kind, but without a grammar, makes others wait for: it includes its prompt.
+    """
     schema: dict[str, object] = {}
     for _ in range(12):
         schema = {"type": "object", "properties": {"a": schema, "b": schema}}
-    attacks = {**ATTACKS, "2^12 objects": StructuredOutputsParams(json=schema)}
-    harmless = StructuredOutputsParams(regex="[a-z ]{50,}")
-    print(f"  {'beside a harmless grammar':26s} {_shown(await _gaps_ms(engine, harmless))}")
-    for name, wish in attacks.items():
-        assert wish is not None
-        print(f"  {name:26s} {_shown(await _gaps_ms(engine, wish))}")
+    attacks: dict[str, StructuredOutputsParams | None | bool] = {
+        "alone": False,
+        "beside plain newcomers": None,
+        "beside a harmless grammar": StructuredOutputsParams(regex="[a-z ]{50,}"),
+        **ATTACKS,
+        "2^12 objects": StructuredOutputsParams(json=schema),
+    }
+    gaps: dict[str, list[list[float]]] = {name: [] for name in attacks}
+    for _ in range(num_rounds):
+        for name, wish in attacks.items():
+            gaps[name].append(sorted(await _gaps_ms(engine, wish)))
+            await asyncio.sleep(0.3)  # what compilers still have to end
+    step = statistics.median(one[-1] for one in gaps["beside plain newcomers"])
+    print("\ntime between two tokens of 4 plain requests, ms: medians of the rounds' medians, 99 % and largest;")
+    print(f"in steps of {step:.1f} ms, the longest beside newcomers without a grammar")
+    for name, rounds in gaps.items():
+        median, most, largest = (
+            statistics.median(one[int(share * (len(one) - 1))] for one in rounds) for share in (0.5, 0.99, 1)
+        )
+        print(f"  {name:26s} {median:6.1f} / {most:6.1f} / {largest:6.1f}   {largest / step:4.1f} steps")
 
 
-async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | None) -> list[float]:
-    """Return the gaps of 4 streams of 100 tokens; 20 tokens in, 2 requests with the grammar arrive."""
+async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | None | bool) -> list[float]:
+    """Return the gaps of 4 streams of 100 tokens; 20 tokens in, 2 requests arrive, unless `attack` is False."""
     gaps: list[float] = []
     begun = asyncio.Event()
 
@@ -171,26 +190,21 @@ async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | None) -> 
             if count == 20:
                 begun.set()
 
-    async def strike(index: int, wish: StructuredOutputsParams) -> None:
+    async def strike(index: int, wish: StructuredOutputsParams | None) -> None:
         await begun.wait()
         params = SamplingParams(temperature=1.0, seed=index, max_tokens=200, structured_outputs=wish)
-        try:
-            async for _ in engine.generate(PROMPT, params, f"attack-{index}"):
+        with contextlib.suppress(OctavoError):  # refused
+            async for _ in engine.generate(f"{PROMPT} {index}", params, f"attack-{index}"):
                 pass
-        except ValueError:
-            pass  # refused
 
-    strikes = [asyncio.create_task(strike(index, attack)) for index in range(2)] if attack is not None else []
+    strikes = []
+    if not isinstance(attack, bool):
+        strikes = [asyncio.create_task(strike(index, attack)) for index in range(2)]
     await asyncio.gather(*(stream(index) for index in range(4)))
     for task in strikes:
         task.cancel()
     await asyncio.gather(*strikes, return_exceptions=True)
     return gaps
-
-
-def _shown(gaps: Sequence[float]) -> str:
-    ordered = sorted(gaps)
-    return f"{statistics.median(ordered):6.1f} / {ordered[int(0.99 * len(ordered))]:6.1f} / {ordered[-1]:6.1f}"
 
 
 if __name__ == "__main__":

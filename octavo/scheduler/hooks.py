@@ -40,6 +40,10 @@ class GrammarHook(Protocol):
         """
         ...
 
+    def may_run(self, request: Request) -> bool:
+        """Say whether a running request may be scheduled now, or would hold up the step."""
+        ...
+
     def start_masks(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> None:
         """Begin to fill the masks that `bitmask` will be asked for, while the step is computed."""
         ...

@@ -208,6 +208,8 @@ class Scheduler:
             self._count_if_partial(request, plan)
 
     def _num_tokens_owed(self, request: Request, plan: StepPlan, others_want: bool) -> int:
+        if request.is_structured and self._grammar is not None and not self._grammar.may_run(request):
+            return 0
         computed = request.num_computed_tokens
         num_new = len(request.all_token_ids) + len(request.spec_token_ids) - computed
         if num_new > 1:

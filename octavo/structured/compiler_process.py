@@ -43,16 +43,13 @@ def main() -> None:
         backend = make_backend(start.backend, vocabulary, start.limits)
         make_spec = spec_maker(start.backend)
         num_words = len(vocabulary.tokens) // 32
-        first = backend.compile(make_spec(_FIRST_JOB))  # so that what the first one makes late is there
+        backend.compile(make_spec(_FIRST_JOB))  # so that what the first one makes late is there
         gc.freeze()  # and forks share it
         send_frame(connection, b"ready")
         under_way = mmap.mmap(-1, 8)  # the number of the job that the fork has, 0 for none
         while True:
             fork = os.fork()
             if not fork:
-                backend.fill_masks(
-                    [first], np.zeros((1, num_words), np.int32)
-                )  # may start a thread, which no fork would have
                 _limit_memory(start.limits.compiler_bytes)
                 _serve(connection, under_way, lambda job: judge(make_spec, backend, job, num_words))
                 os._exit(0)

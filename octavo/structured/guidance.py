@@ -7,7 +7,6 @@ takes those that it likes; the library never calls a tokenizer.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 
@@ -70,11 +69,6 @@ class GuidanceBackend:
             SCHEMA: _parser_limits(limits, limits.max_schema_row_items),
         }
 
-    @functools.cached_property
-    def _executor(self) -> llguidance.LLExecutor:
-        """One thread of its own: all masks in one call, without the interpreter lock. Late: no fork would have it."""
-        return llguidance.LLExecutor(num_threads=1)
-
     def compile(self, spec: GrammarSpec) -> GuidanceMatcher:
         assert spec.backend == NAME
         grammar = llguidance.LLMatcher.grammar_from_lark(spec.source)
@@ -88,11 +82,11 @@ class GuidanceBackend:
         return GuidanceMatcher(matcher)
 
     def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
-        assert masks.flags.c_contiguous and masks.dtype == np.int32
-        rows = [(matcher.inner, row) for row, matcher in enumerate(matchers) if isinstance(matcher, GuidanceMatcher)]
-        assert len(rows) == len(matchers) <= len(masks)
-        num_words = masks.shape[1]
-        self._executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, 4 * num_words, len(masks))
+        assert masks.flags.c_contiguous and masks.dtype == np.int32 and len(matchers) <= len(masks)
+        row_bytes = 4 * masks.shape[1]
+        for row, matcher in enumerate(matchers):
+            assert isinstance(matcher, GuidanceMatcher)
+            matcher.inner.unsafe_compute_mask_ptr(masks.ctypes.data + row * row_bytes, row_bytes)  # without the GIL
 
 
 class _TokenizerFacts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,7 @@ logger = get_logger(__name__)
 _MAX_KEPT_GRAMMARS = 256
 _MAX_KEPT_CHARS = 2**20  # of their sources; compiled, a grammar takes 50 to 200 times as much
 _NICENESS = 10
+_SLOW_MASK_S = 0.002  # of a processor; most masks take a tenth of it
 
 
 class GrammarRequest(Protocol):
@@ -57,6 +59,7 @@ class _Place:
     recent: as many of the latest tokens as it takes to recognise the end
     keeps_going: the end-of-sequence ids do not end the request, and are not allowed while anything else is
     failure: what the matcher raised: it is of no more use, and neither asked nor advanced again
+    is_slow: its last mask took long; mask: the next one, which such a place gets before its request is scheduled
     """
 
     matcher: Matcher
@@ -67,6 +70,8 @@ class _Place:
     num_ahead: int | None = 0
     recent: list[int] = field(default_factory=list)
     failure: str | None = None
+    is_slow: bool = False
+    mask: Future[Bitmask] | None = None
 
     @property
     def error(self) -> str | None:
@@ -146,6 +151,7 @@ class StructuredOutputManager:
         self._eos_mask = np.zeros(self._num_words, np.int32)
         self._builder = ThreadPoolExecutor(1, "octavo-grammar", initializer=_lower_priority)
         self._filler = ThreadPoolExecutor(1, "octavo-mask")
+        self._slow_filler = ThreadPoolExecutor(1, "octavo-slow-mask", initializer=_lower_priority)
         self._grammars: OrderedDict[GrammarSpec, Future[Matcher]] = OrderedDict()
         self._kept_chars = 0
         self._arriving: dict[str, Future[_Place]] = {}
@@ -168,6 +174,7 @@ class StructuredOutputManager:
         """Let the threads go."""
         self._builder.shutdown(wait=False, cancel_futures=True)
         self._filler.shutdown(wait=False, cancel_futures=True)
+        self._slow_filler.shutdown(wait=False, cancel_futures=True)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -205,9 +212,22 @@ class StructuredOutputManager:
             self._started = None
         place = self._places[request.request_id]
         progress = GrammarProgress.REJECTED
+        if place.mask is not None and not place.mask.cancel():
+            place.mask.result()  # more than one token of a step: its thread must be done with the matcher
+        place.mask = None
         with place.failing_alone():
             progress = place.take(token_id)
+        if place.is_slow and progress is GrammarProgress.CONTINUES and not place.is_reasoning:
+            place.mask = self._submit_to(self._slow_filler, self._fill_alone, place)
         return progress
+
+    def may_run(self, request: GrammarRequest) -> bool:
+        """Say whether a running request may be scheduled: one whose masks take long sits out until its next is there.
+
+        So nobody waits for it, where a mask that is made beside the forward holds up the whole step.
+        """
+        mask = self._places[request.request_id].mask
+        return mask is None or mask.done()
 
     def error(self, request: GrammarRequest) -> str | None:
         """Say why the request's grammar can go no further; None while it can, and for a request that is unknown."""
@@ -217,7 +237,7 @@ class StructuredOutputManager:
     def valid_drafts(self, request: GrammarRequest, token_ids: Sequence[int]) -> list[int]:
         """Return the longest prefix of proposals that the grammar allows; while a model reasons, up to its end."""
         place = self._places[request.request_id]
-        if place.reasoning_start is not None:
+        if place.reasoning_start is not None or place.mask is not None:
             return []
         if place.is_reasoning:
             return list(token_ids[: place.num_reasoning(token_ids)])
@@ -258,24 +278,29 @@ class StructuredOutputManager:
     def _fill(self, places: Sequence[_Place], drafts: Sequence[Sequence[int]]) -> Bitmask:
         """Return one row per request for the next token and, before it, one for each of its drafts."""
         masks = np.zeros((sum(map(len, drafts)) + len(places), self._num_words), np.int32)
-        backend = self._ready_backend()
-        if len(masks) == len(places):
-            try:
-                backend.fill_masks([place.matcher for place in places], masks)
-                for place, row in zip(places, masks, strict=True):
-                    self._finish_row(place, row)
-                return masks
-            except Exception:  # one by one, to see whose it is
-                masks[:] = 0
         first = 0
         for place, tokens in zip(places, drafts, strict=True):
             rows = masks[first : first + len(tokens) + 1]
-            with place.failing_alone():
-                self._fill_drafts(backend, place, tokens, rows)
-            if place.failure is not None:
-                rows[:] = 0
+            if place.mask is None:
+                self._fill_rows(place, tokens, rows)
+            else:
+                rows[:] = place.mask.result()
             first += len(rows)
         return masks
+
+    def _fill_alone(self, place: _Place) -> Bitmask:
+        """Return the row for a place's next token."""
+        row = np.zeros((1, self._num_words), np.int32)
+        self._fill_rows(place, (), row)
+        return row
+
+    def _fill_rows(self, place: _Place, drafts: Sequence[int], rows: Bitmask) -> None:
+        begin = time.thread_time()
+        with place.failing_alone():
+            self._fill_drafts(self._ready_backend(), place, drafts, rows)
+        if place.failure is not None:
+            rows[:] = 0
+        place.is_slow = time.thread_time() - begin > _SLOW_MASK_S * len(rows)
 
     def _fill_drafts(self, backend: Backend, place: _Place, drafts: Sequence[int], rows: Bitmask) -> None:
         """Fill a row for each draft and one for what follows; leave the matcher where it was."""
@@ -353,7 +378,11 @@ class StructuredOutputManager:
         return self._backend.result()
 
     def _submit(self, work: Callable[..., Result], *args: object) -> Future[Result]:
-        future = self._builder.submit(work, *args)
+        return self._submit_to(self._builder, work, *args)
+
+    def _submit_to(self, threads: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Future[Result]:
+        """Have it done by a thread, of which `wait` hears."""
+        future = threads.submit(work, *args)
         future.add_done_callback(lambda _: self._progress.set())
         return future
 

@@ -30,11 +30,15 @@ class FakeGrammar:
         self.accepted: list[tuple[str, int]] = []
         self.started: list[list[str]] = []
         self.released: list[str] = []
+        self.slow: set[str] = set()
 
     def is_ready(self, request):
         if request.request_id in self.broken:
             raise InvalidRequestError("the pattern does not compile")
         return request.request_id in self.ready
+
+    def may_run(self, request):
+        return request.request_id not in self.slow
 
     def start_masks(self, request_ids, drafts):
         self.started.append(list(request_ids))
@@ -84,6 +88,22 @@ def test_request_waits_for_its_grammar_and_others_go_first():
     output, _ = step(scheduler)
     assert set(output.num_scheduled_tokens) == {"plain", "s"}
     assert grammar.accepted == [("s", 7)]
+
+
+def test_request_whose_mask_takes_long_sits_out_and_others_go_on():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s"))
+    scheduler.add_request(make_request("plain", 4, params=SamplingParams(max_tokens=50)))
+    step(scheduler)
+    grammar.slow.add("s")
+    for _ in range(3):
+        output, _ = step(scheduler)
+        assert list(output.num_scheduled_tokens) == ["plain"]
+    grammar.slow.clear()
+    output, _ = step(scheduler)
+    assert list(output.num_scheduled_tokens) == ["s", "plain"], "it keeps its place"
 
 
 def test_masks_cover_only_structured_requests_that_sample_now():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -93,6 +94,42 @@ def test_masks_begun_early_are_those_that_are_asked_for(manager: StructuredOutpu
     manager.start_masks(["x"], {})  # of a step that failed
     manager.accept(requests[0], ord("x"))
     assert masks(manager, "z") == [{ord("z")}]
+
+
+def test_masks_that_take_long_are_awaited_beside_the_steps(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    one, two = request("a", "xyz"), request("b", "xyz")
+    arrive(manager, one, two)
+    monkeypatch.setattr("octavo.structured.manager._SLOW_MASK_S", -1)  # all of them
+    assert masks(manager, "a", "b") == [{ord("x")}] * 2
+    release, filled = threading.Event(), threading.Event()
+    monkeypatch.setattr(manager, "_fill_alone", held_up(manager._fill_alone, release, filled))
+    for one_of_both in (one, two):
+        assert manager.may_run(one_of_both)
+        assert manager.accept(one_of_both, ord("x")) is CONTINUES
+        assert not manager.may_run(one_of_both) and manager.valid_drafts(one_of_both, [ord("y")]) == []
+    release.set()
+    while not (manager.may_run(one) and manager.may_run(two)):
+        manager.wait(0.05)
+    assert filled.is_set() and masks(manager, "a", "b") == [{ord("y")}] * 2
+    monkeypatch.setattr("octavo.structured.manager._SLOW_MASK_S", 1)
+    for expected, answer in (("y", CONTINUES), ("z", COMPLETE)):
+        assert manager.accept(one, ord(expected)) is answer
+        while not manager.may_run(one):
+            manager.wait(0.05)
+    assert manager.accept(two, ord("y")) is CONTINUES  # whose last mask took long
+    assert masks(manager, "b") == [{ord("z")}]
+    assert manager.accept(two, ord("z")) is COMPLETE and manager.may_run(two)
+
+
+def held_up(work, release: threading.Event, done: threading.Event):
+    def wait_and_work(*args):
+        release.wait(30)
+        done.set()
+        return work(*args)
+
+    return wait_and_work
 
 
 def test_grammar_ends_and_rejects(manager: StructuredOutputManager):
