@@ -226,10 +226,13 @@ def test_a_silent_stream_says_that_it_is_alive(slow_engine: Engine):
 
 
 def test_a_server_behind_a_path_of_a_proxy(tiny_engine: Engine):
+    """One that takes the path off before it passes a request on, and one that does not."""
     server = tiny_engine.serve(root_path="/ai", api_key=["k"])
-    assert server.get("/health").status == 200
-    assert server.request("GET", "/v1/models", headers={"Authorization": "Bearer k"}).status == 200
-    assert server.get("/v1/models").status == 401
+    for prefix in ("", "/ai"):
+        assert server.get(f"{prefix}/health").status == 200
+        assert server.request("GET", f"{prefix}/v1/models", headers={"Authorization": "Bearer k"}).status == 200
+        assert server.get(f"{prefix}/v1/models").status == 401
+    assert server.request("GET", "/other/v1/models", headers={"Authorization": "Bearer k"}).status == 404
 
 
 class Stamp:

@@ -30,7 +30,7 @@ def build_app(server: ServerState) -> ASGIApp:
     )
     # an open page asks for the state all the time
     quiet_paths = ["/octavo/state", *(args.disable_access_log_for_endpoints or "").split(",")]
-    log = RequestLog(inner, quiet_paths, args.disable_access_log, args.enable_request_id_headers)
+    log = RequestLog(inner, quiet_paths, args.disable_access_log, args.enable_request_id_headers, args.root_path or "")
     server.http_counts = log.counts
     return log
 

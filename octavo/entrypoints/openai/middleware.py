@@ -20,11 +20,15 @@ logger = get_logger("octavo.access")
 class RequestLog:
     """Logs and counts every HTTP request, and answers for exceptions that nothing else caught.
 
+    root_path: where a proxy shows the server; paths may come with it or, where the proxy takes it off, without
     counts: (method, route, status) -> requests; the route is the table's path, not the client's, so it stays small
     """
 
-    def __init__(self, app: ASGIApp, quiet_paths: Iterable[str], is_quiet: bool, shows_request_id: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, quiet_paths: Iterable[str], is_quiet: bool, shows_request_id: bool, root_path: str
+    ) -> None:
         self._app = app
+        self._root_path = root_path.rstrip("/")
         self._quiet_paths = frozenset(quiet_paths)
         self._is_quiet = is_quiet
         self._shows_request_id = shows_request_id
@@ -36,6 +40,7 @@ class RequestLog:
             return
         started = time.perf_counter()
         status = 0
+        scope["root_path"] = self._root_path
 
         async def watch(message: Message) -> None:
             nonlocal status

@@ -143,7 +143,6 @@ def uvicorn_config(server: ServerState) -> uvicorn.Config:
         access_log=False,  # middleware.RequestLog has it
         server_header=False,
         proxy_headers=False,  # they would let any client choose its address in the log
-        root_path=args.root_path or "",
         timeout_graceful_shutdown=int(args.shutdown_timeout + _AFTER_ABORT_S),
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
