@@ -76,12 +76,14 @@ async def all_results(engine: AsyncLLM) -> list[Any]:
     return [comparable(output) for output in await asyncio.gather(*outputs)]
 
 
+@pytest.mark.native_ops
 def test_results_equal_those_of_one_engine_and_both_replicas_work(engine, run, expected):
     before = value(engine, "generation_tokens")
     assert run(all_results(engine)) == expected
     assert all(now > then for now, then in zip(value(engine, "generation_tokens"), before, strict=True))
 
 
+@pytest.mark.native_ops
 def test_a_replica_killed_under_load_costs_no_request_anything(engine, run, expected):
     async def scenario() -> list[Any]:
         async def kill() -> None:
@@ -171,6 +173,7 @@ def test_all_replicas_have_the_same_limits(engine, run):
     assert len({bytes(one[0], "ascii") for one in run(engine.engine_core.call_each("snapshot", 1))}) == 1
 
 
+@pytest.mark.native_ops
 def test_offline_too(tiny_llama, expected):
     llm = LLM(str(tiny_llama), **SMALL, data_parallel_size=2)
     try:

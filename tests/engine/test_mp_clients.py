@@ -58,6 +58,7 @@ def core_process(llm: LLM) -> int:
 # -- results and services ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])
 def test_results_equal_those_of_a_core_in_process(fixture, request):
     model = str(request.getfixturevalue(fixture))

@@ -123,6 +123,7 @@ def parallel(tp_size: int = 1, pp_size: int = 1) -> dict[str, Any]:
     }
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("name", FORMATS)
 def test_quantised_checkpoints_are_divided_without_rounding(tmp_path: Path, name: str) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
@@ -130,6 +131,7 @@ def test_quantised_checkpoints_are_divided_without_rounding(tmp_path: Path, name
     assert generate(folder, **parallel(tp_size=2)) == generate(folder)
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8"}, {"quantization": "int4"}, {"enforce_eager": True}])
 def test_float_checkpoints_however_they_are_kept(tmp_path: Path, options: dict[str, Any]) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
@@ -138,6 +140,7 @@ def test_float_checkpoints_however_they_are_kept(tmp_path: Path, options: dict[s
         assert generate(folder, **options, **arrangement) == expected
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q4_0", "Q5_1", "Q8_0"])
 def test_gguf_files(tmp_path: Path, kind: str) -> None:
     write_gguf(
@@ -173,6 +176,7 @@ def mixed_requests(folder: Path, **options: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (1, 3), (2, 2)])
 def test_requests_of_every_kind(tmp_path: Path, sizes: tuple[int, int]) -> None:
     folder = write_tiny_model(
@@ -181,6 +185,7 @@ def test_requests_of_every_kind(tmp_path: Path, sizes: tuple[int, int]) -> None:
     assert mixed_requests(folder, **parallel(*sizes)) == mixed_requests(folder)
 
 
+@pytest.mark.native_ops
 def test_drafts_are_verified_alike_by_all_ranks(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
     drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}

@@ -46,6 +46,7 @@ def embeddings(server: Server, **fields: Any) -> np.ndarray:
 # -- embeddings --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 def test_base64_is_the_same_numbers_as_little_endian_floats(embedder: Server) -> None:
     floats = embeddings(embedder, input=TEXTS)
     reply = embedder.post("/v1/embeddings", input=TEXTS, encoding_format="base64").json
@@ -78,6 +79,7 @@ def test_other_bytes_on_request(embedder: Server, dtype: str, endianness: str | 
     assert np.allclose(values, embeddings(embedder, input="a b")[0], atol=5e-3)
 
 
+@pytest.mark.native_ops
 def test_openai_client_reads_embeddings_by_default_and_as_floats(embedder: Server) -> None:
     client = embedder.client()
     default = client.embeddings.create(model="embedder", input=TEXTS)  # the client asks for base64 by itself
@@ -169,6 +171,7 @@ def test_pooling_gives_vectors_for_texts_and_tokens(embedder: Server) -> None:
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_rerank_sorts_cuts_and_names_places(embedder: Server, reranker: Server, path: str) -> None:
     documents = ["x y z", "a b", {"text": "c d"}, "a b"]
@@ -186,6 +189,7 @@ def test_rerank_sorts_cuts_and_names_places(embedder: Server, reranker: Server, 
         assert server.post(path, documents=["b"]).status == 400
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 def test_scores_of_one_to_many_and_pair_by_pair(embedder: Server, reranker: Server, path: str) -> None:
     for server in (embedder, reranker):
@@ -233,6 +237,7 @@ def test_pooling_models_refuse_to_generate_and_others_to_pool(embedder: Server, 
         assert reply.status == 400 and "generates text" in reply.error["message"]
 
 
+@pytest.mark.native_ops
 def test_batch_files_embed_and_rerank(embedding_engine: Engine, embedder: Server) -> None:
     bodies = {"/v1/embeddings": {"input": "a b c"}, "/v2/rerank": {"query": "a", "documents": ["b", "a"]}}
     lines = [
