@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +179,17 @@ def test_closed_standard_streams_count_as_empty(redirection):
     assert result.returncode in (1, 2)
     assert "Traceback" not in result.stderr
     assert ("octavo: error:" in result.stderr) == ("2>&-" not in redirection)
+
+
+def test_text_comes_out_whole_whatever_the_locale_says():
+    """Under a locale of ASCII the first emoji of an answer ended the program with a traceback."""
+    command = [sys.executable, "-m", "octavo.entrypoints.cli.main", "generate", "--model", "/absent-\u2603"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, env=environment, check=False)
+    assert "/absent-\u2603" in result.stderr.decode() and b"Traceback" not in result.stderr
+    code = "import sys; from octavo.entrypoints.cli.main import main; main(['--version']); print('\u2603')"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, env=environment, check=True)
+    assert shown.stdout.decode().endswith("\u2603\n")
 
 
 def test_a_misspelt_log_level_is_named_and_stops_nothing(monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -140,7 +141,7 @@ class _Help(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; argparse exits by itself on --help and usage errors."""
-    _replace_closed_streams()
+    _prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     num_words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name, rest = " ".join(arguments[:num_words]), dashes_in_option_names(arguments[num_words:])
@@ -230,11 +231,17 @@ def _run(command: Command, args: argparse.Namespace) -> int:
         return 2 if isinstance(error, (ConfigError, InvalidRequestError, UnsupportedError)) else 1
 
 
-def _replace_closed_streams() -> None:
-    """Open standard streams that were closed as empty ones: Python leaves None in their place."""
+def _prepare_streams() -> None:
+    """Open standard streams that were closed as empty ones, for Python leaves None in their place; let others be UTF-8.
+
+    Models write any character, and JSON is UTF-8: under a locale of ASCII an answer must not end the program.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (open to the end)
+        elif isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8")
 
 
 def _discard_output() -> None:
