@@ -38,3 +38,8 @@ class AdapterLimit:
         self._active.add(request.adapter.identity)
         for other in self._left_behind:
             other.num_overtaken += 1
+
+
+def adapter_names(requests: Iterable[Request]) -> list[str]:
+    """Return the names of the requests' adapters, sorted."""
+    return sorted({request.adapter.name for request in requests if request.adapter is not None})

@@ -17,7 +17,7 @@ from octavo.config.configs import CacheConfig, SchedulerConfig
 from octavo.errors import ConfigError, InvalidRequestError
 from octavo.kv_cache.manager import KVCacheManager
 from octavo.kv_cache.planning import max_request_tokens
-from octavo.scheduler.adapter_limit import AdapterLimit
+from octavo.scheduler.adapter_limit import AdapterLimit, adapter_names
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
 from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.hooks import GrammarHook, KVConnector
@@ -346,6 +346,8 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             prefix_cache=self.kv_cache.take_prefix_cache_stats(),
             speculation=self._results.take_speculation_stats(),
+            running_adapters=adapter_names(self.running) if self.config.max_loras else [],
+            waiting_adapters=adapter_names(self.waiting) if self.config.max_loras else [],
         )
 
     def make_snapshot(self, max_requests: int) -> EngineSnapshot:

@@ -37,6 +37,7 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """The scheduler's state after a step. kv_cache_usage: share of blocks in use, 0 to 1.
 
     num_step_tokens: that the step computed; 0 in a report without a step
+    running_adapters, waiting_adapters: names of the LoRA adapters of running and of waiting requests, sorted
     """
 
     num_running: int = 0
@@ -46,6 +47,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     prefix_cache: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
     speculation: SpeculationStats | None = None
     num_step_tokens: int = 0
+    running_adapters: list[str] = []
+    waiting_adapters: list[str] = []
 
 
 class BlockState(enum.IntEnum):

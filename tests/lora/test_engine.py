@@ -205,3 +205,14 @@ def test_options_that_do_not_fit_are_refused(model, adapters):
         results(LLM(str(model), **SMALL), PROMPTS[:1], adapters[0])
     with pytest.raises(InvalidRequestError, match="lora_int_id"):
         LoRARequest("a", 0, "x")
+
+
+def test_the_scheduler_names_the_adapters_that_run_and_wait(model, adapters):
+    llm = LLM(str(model), enable_lora=True, max_loras=1, **SMALL)
+    llm.enqueue(PROMPTS[:3], PARAMS, lora_request=[adapters[0], adapters[1], None])
+    llm.llm_engine.step()
+    (stats,) = llm.llm_engine.engine_core.scheduler_stats()
+    assert (stats.running_adapters, stats.waiting_adapters) == (["a0"], ["a1"])
+    llm.wait_for_completion(use_tqdm=False)
+    (stats,) = llm.llm_engine.engine_core.scheduler_stats()
+    assert (stats.running_adapters, stats.waiting_adapters) == ([], [])

@@ -97,6 +97,11 @@ def test_adapters_come_and_go_at_run_time(server, expected, folder, tmp_path):
     assert server.post("/v1/unload_lora_adapter", lora_name="two").status == 404
 
 
+def test_the_metrics_say_which_adapters_run_and_how_many_may(server):
+    (line,) = (line for line in server.get("/metrics").body.decode().splitlines() if "lora_requests_info{" in line)
+    assert 'max_lora="2",running_lora_adapters="",waiting_lora_adapters=""' in line
+
+
 def test_adapters_that_do_not_fit_are_refused_and_leave_no_name(server, expected, folder, tmp_path, monkeypatch):
     rename_tensors(write_adapter(tmp_path / "bad", folder / "model"), "self_attn", "attention")
     response = server.post("/v1/load_lora_adapter", lora_name="bad", lora_path=str(tmp_path / "bad"))

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.responses import Response
 
 from octavo.entrypoints.openai.state import RequestContext, ServerState
 from octavo.metrics.engine_metrics import PREFIX, Counter, Gauge, Metric
 from octavo.metrics.prometheus import CONTENT_TYPE, render
+from octavo.metrics.replica_metrics import ReplicaMetrics
 
 
 async def show_metrics(server: ServerState, context: RequestContext) -> Response:
     """Return all metrics as they are now."""
     engine = server.engine
-    metrics = (await engine.metrics_of_all()).snapshot() if engine.metrics.enabled else []
+    metrics: list[Metric] = []
+    if engine.metrics.enabled:
+        counted = await engine.metrics_of_all()
+        metrics = counted.snapshot()
+        if engine.config.lora is not None:
+            metrics += _adapters(counted, engine.config.lora.max_loras)
     text = render([*metrics, *await _own_metrics(server)], f"{server.args.metrics_prefix}:")
     return Response(text, media_type=CONTENT_TYPE)
+
+
+def _adapters(counted: ReplicaMetrics, max_loras: int) -> list[Metric]:
+    return [
+        Gauge(
+            PREFIX + "lora_requests_info",
+            {
+                **replica.labels,
+                "max_lora": str(max_loras),
+                "running_lora_adapters": ",".join(replica.counts.scheduler.running_adapters),
+                "waiting_lora_adapters": ",".join(replica.counts.scheduler.waiting_adapters),
+            },
+            time.time(),
+        )
+        for replica in counted.engines
+    ]
 
 
 async def _own_metrics(server: ServerState) -> list[Metric]:
