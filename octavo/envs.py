@@ -72,10 +72,15 @@ def allow_runtime_lora_updating() -> bool:
     return (os.environ.get("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING") or "0").lower() in ("1", "true")
 
 
+def data_parallel_key() -> str:
+    """Return OCTAVO_DATA_PARALLEL_KEY: what a front end and the hosts of its replicas know each other by; "" for none."""
+    return os.environ.get("OCTAVO_DATA_PARALLEL_KEY", "")
+
+
 def settings() -> dict[str, str]:
     """Return the OCTAVO_ variables that are set, for reports and for telling a wish from a default; no secrets."""
     return {
-        name: "(set)" if name == "OCTAVO_API_KEY" else value
+        name: "(set)" if name.endswith("_KEY") else value
         for name, value in sorted(os.environ.items())
         if name.startswith("OCTAVO_")
     }

@@ -104,8 +104,9 @@ class ParallelConfig:
     distributed_executor_backend: uni, mp, ray, external_launcher, or module:Class of an Executor
     decode_context_parallel_size: tensor-parallel ranks that share the keys and values of a sequence, by token;
     cp_kv_cache_interleave_size: of which each in turn gets so many tokens in a row
-    data_parallel_size_local, data_parallel_start_rank: of the data_parallel_size engine replicas, those of this front
-        end: how many, and the rank of the first
+    data_parallel_size_local: engine replicas of this machine, which share its cores and memory
+    num_replicas, data_parallel_start_rank: of the data_parallel_size engine replicas, those of this front end: how
+        many, and the rank of the first
     data_parallel_prefix_affinity: a prompt goes to the replica that has its beginning, unless that is overloaded
     worker_cls, worker_extension_cls: module.Class
     step_timeout_s: a worker that takes longer for a step hangs; None: it may take any time
@@ -117,6 +118,7 @@ class ParallelConfig:
     cp_kv_cache_interleave_size: int = 1
     data_parallel_size: int = 1
     data_parallel_size_local: int = 1
+    num_replicas: int = 1
     data_parallel_start_rank: int = 0
     data_parallel_prefix_affinity: bool = False
     distributed_executor_backend: str = "uni"
@@ -194,4 +196,4 @@ class OctavoConfig:
     @property
     def max_running_sequences(self) -> int:
         """How many sequences all replicas of a front end together run at once."""
-        return self.scheduler.max_num_seqs * self.parallel.data_parallel_size_local
+        return self.scheduler.max_num_seqs * self.parallel.num_replicas

@@ -116,10 +116,12 @@ class EngineArgs(metaclass=_KnownOptions):
     data_parallel_hybrid_lb: bool = _option(
         False, "this server runs data_parallel_size_local replicas; something outside balances between servers"
     )
-    data_parallel_size_local: int | None = _option(None, "replicas of this server (all)")
-    data_parallel_start_rank: int | None = _option(None, "rank of this server's first replica (0)")
-    data_parallel_address: str | None = _option(None, "accepted for compatibility: replicas need no connection")
-    data_parallel_rpc_port: int | None = _option(None, "accepted for compatibility: replicas need no connection")
+    data_parallel_size_local: int | None = _option(None, "replicas of this machine (all)")
+    data_parallel_start_rank: int | None = _option(None, "rank of this machine's first replica (0)")
+    data_parallel_address: str | None = _option(
+        None, "address of the front end's machine at which replicas of other machines (--headless) connect"
+    )
+    data_parallel_rpc_port: int | None = _option(None, "its port (29550)")
     data_parallel_prefix_affinity: bool = _option(
         False, "send a prompt to the replica that has computed its beginning, unless others are much less busy"
     )

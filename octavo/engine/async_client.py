@@ -52,7 +52,7 @@ class AsyncCoreClient(Protocol):
     async def call(self, method: str, *args: Any) -> Any:
         """Call a service of all cores, also those that are being replaced; return what their answers mean together."""
 
-    def call_each(self, method: str, *args: Any, serving_only: bool = False) -> Awaitable[list[Any]]:
+    async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
         """Call a service of all cores, or of those that can answer at once; return the answer of each."""
 
     async def call_front_ends(self, method: str, *args: Any, standing: str = "") -> list[Any]:

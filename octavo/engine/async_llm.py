@@ -191,7 +191,7 @@ class AsyncLLM:
         data_parallel_rank: int | None = None,
     ) -> RequestOutputCollector:
         """Start a request that the input processor has checked; outputs come out of the collector."""
-        num_replicas = self.config.parallel.data_parallel_size_local
+        num_replicas = self.config.parallel.num_replicas
         if data_parallel_rank is not None and (
             type(data_parallel_rank) is not int or data_parallel_rank not in range(num_replicas)
         ):

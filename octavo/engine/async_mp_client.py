@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from octavo.engine.async_client import Services
-from octavo.engine.core_child import CoreChild
+from octavo.engine.core_child import EngineChild
 from octavo.engine.process_start import ProcessHandle
 from octavo.engine.replicas import merged
 from octavo.errors import EngineDeadError
@@ -41,7 +41,7 @@ class AsyncMPClient:
         self.on_attended: Callable[[], None] = lambda: None
         self.services: Services = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watched: dict[int, CoreChild] = {}  # by rank
+        self._watched: dict[int, EngineChild] = {}  # by rank
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it ends, in time.monotonic()
         self._is_death_told = False
@@ -95,9 +95,13 @@ class AsyncMPClient:
     async def call(self, method: str, *args: Any) -> Any:
         return merged(method, await self.call_each(method, *args))
 
-    def call_each(self, method: str, *args: Any, serving_only: bool = False) -> Awaitable[list[Any]]:
+    async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
+        return await self.start_call(method, args, serving_only)
+
+    def start_call(self, method: str, args: Sequence[Any], serving_only: bool) -> Awaitable[list[Any]]:
+        """Call now, before anything that is sent later; the answers of `call_each` are what can be waited for."""
         self.attach()
-        futures = self._replicas.call(method, args, serving_only)
+        futures = self._replicas.call(method, tuple(args), serving_only)
         self._set_timer()
         return asyncio.gather(*map(asyncio.wrap_future, futures))
 
@@ -127,7 +131,7 @@ class AsyncMPClient:
             self._on_death(error)
         self.on_attended()
 
-    def _watch(self, rank: int, child: CoreChild) -> None:
+    def _watch(self, rank: int, child: EngineChild) -> None:
         """Wait for what this process says, and for its end."""
         if self._loop is not None:
             self._watched[rank] = child

@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 from collections.abc import Iterable
+from typing import Protocol
 
 import zmq
 
@@ -22,6 +23,28 @@ _PROGRAM = (
 _STOP_TIMEOUT_S = 2.0
 
 
+class EngineChild(Protocol):
+    """A core's process, here or elsewhere, as its supervisor sees it."""
+
+    output_fd: int
+    lifeline_fd: int
+
+    @property
+    def process_id(self) -> int: ...
+
+    def connect(self) -> None: ...
+
+    def send(self, message: bytes) -> None: ...
+
+    def receive(self) -> list[FrontMessage]: ...
+
+    def read_notes(self) -> tuple[list[Note], bool]: ...
+
+    def register(self, poller: zmq.Poller) -> None: ...
+
+    def close(self, stop_message: bytes | None = None) -> int: ...
+
+
 class CoreChild:
     """One process. Nothing here blocks but `close`.
 
@@ -29,8 +52,10 @@ class CoreChild:
     lifeline_fd: readable when there are notes, or when the process is gone
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: str, start: StartCore) -> None:
-        """directory: the meeting place"""
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], directory: str, start: StartCore, share: tuple[int, int]
+    ) -> None:
+        """directory: the meeting place; share: its place among the processes that divide the cores, and their number"""
         self._address = core_addresses(directory, start)
         self._output = context.socket(zmq.PULL)
         self._output.set_hwm(0)  # what is computed is kept: it is bounded by what was asked for
@@ -42,7 +67,7 @@ class CoreChild:
         self._lifeline, theirs = socket.socketpair()
         self._process = start_python(
             _PROGRAM,
-            [[theirs.fileno(), directory], [start.rank, start.num_replicas]],
+            [[theirs.fileno(), directory], share],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the front end, which then decides
@@ -110,7 +135,7 @@ def core_addresses(directory: str, start: StartCore) -> tuple[str, str]:
     return f"{name}.in", f"{name}.out"
 
 
-def wait_for_any(children: Iterable[CoreChild], timeout_s: float | None) -> None:
+def wait_for_any(children: Iterable[EngineChild], timeout_s: float | None) -> None:
     """Block until one of them has something to `receive` or `read_notes`, or the time is over."""
     poller = zmq.Poller()
     for child in children:

@@ -23,7 +23,7 @@ class StartCore(msgspec.Struct):
     """What a new process gets first.
 
     options: the fields of EngineArgs; number: of this process among those of the same rank
-    rank, num_replicas: of the replica among those of the same front end, which divide the cores
+    rank, num_replicas: of the replica among those of the same front end
     """
 
     options: dict[str, Any]

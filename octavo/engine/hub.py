@@ -189,7 +189,7 @@ class Hub:
             self.client.load_vocabulary(*call.args)
             return
         try:  # now, and not in the task: what the front end sends next comes later
-            answers = self.client.call_each(call.method, *call.args, serving_only=call.serving_only)
+            answers = self.client.start_call(call.method, call.args, call.serving_only)
         except OctavoError as error:
             front_end.send(encode(CallResult(call.call_id, error=failed_call_as_data(error, call.method, ""))))
             return

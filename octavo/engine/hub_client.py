@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -105,8 +105,8 @@ class HubClient:
     async def call(self, method: str, *args: Any) -> Any:
         return merged(method, await self.call_each(method, *args))
 
-    def call_each(self, method: str, *args: Any, serving_only: bool = False) -> Awaitable[list[Any]]:
-        return self._ask(CallCores(next(self._numbers), method, list(args), serving_only))
+    async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
+        return await self._ask(CallCores(next(self._numbers), method, list(args), serving_only))
 
     async def call_front_ends(self, method: str, *args: Any, standing: str = "") -> list[Any]:
         return await self._ask(CallFrontEnds(next(self._numbers), method, list(args), standing))

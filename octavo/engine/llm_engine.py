@@ -206,6 +206,6 @@ def metrics_of(config: OctavoConfig) -> ReplicaMetrics:
     return ReplicaMetrics(
         config.model.served_model_name,
         config.observability.log_stats,
-        parallel.data_parallel_size_local,
+        parallel.num_replicas,
         parallel.data_parallel_start_rank,
     )

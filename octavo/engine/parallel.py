@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.config import EngineArgs, OctavoConfig, ParallelConfig
-from octavo.engine.data_parallel import replicas_here
+from octavo.engine.data_parallel import plan_replicas
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.registry import check_parallel_sizes
@@ -27,12 +27,13 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
             f"prefill_context_parallel_size={args.prefill_context_parallel_size} is not supported: all ranks compute "
             "all tokens of a prompt; use 1, and tensor_parallel_size to divide the work"
         )
-    replicas = replicas_here(args)
+    replicas = plan_replicas(args)
     config = ParallelConfig(
         **{name: getattr(args, name) for name in _SIZES},
         cp_kv_cache_interleave_size=_interleave_size(args),
-        data_parallel_size_local=len(replicas),
-        data_parallel_start_rank=replicas.start,
+        data_parallel_size_local=max(len(replicas.local), 1),
+        num_replicas=len(replicas.served),
+        data_parallel_start_rank=replicas.served.start,
         data_parallel_prefix_affinity=args.data_parallel_prefix_affinity,
         worker_cls=None if args.worker_cls == "auto" else args.worker_cls,
         worker_extension_cls=args.worker_extension_cls or None,

@@ -5,6 +5,7 @@ Imports little: the sooner the process starts, the sooner it is ready.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
+from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.config.option_types import canonical_types
 from octavo.engine.balancer import Balancer
-from octavo.engine.core_child import CoreChild
+from octavo.engine.core_child import CoreChild, EngineChild
 from octavo.engine.core_messages import CoreReady, StartCore, options_as_data
-from octavo.engine.data_parallel import replicas_here
+from octavo.engine.data_parallel import DEFAULT_PORT, check_front_end, plan_replicas
+from octavo.engine.engine_facts import engine_facts
 from octavo.engine.meeting_place import MeetingPlace
+from octavo.engine.remote_hosts import RemoteChild, RemoteHosts
 from octavo.engine.replicas import Replicas, wait_for_news
 from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
 from octavo.errors import ConfigError, EngineDeadError
@@ -37,10 +41,13 @@ class ProcessHandle:
     replicas: Replicas
     context: zmq.Context[zmq.Socket[bytes]]
     place: MeetingPlace
+    hosts: RemoteHosts | None
 
     def close(self) -> None:
         """End the processes and leave nothing behind; idempotent."""
         self.replicas.close()
+        if self.hosts is not None:
+            self.hosts.close()
         self.context.destroy(linger=0)
         self.place.remove()
 
@@ -96,29 +103,36 @@ class StartingProcess:
             )
         self._args = args
         self._policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
-        self._num_replicas = len(replicas_here(canonical_types(args)))
+        self._plan = plan_replicas(canonical_types(args))
+        check_front_end(args, self._plan)
+        self._num_replicas = len(self._plan.served)
         options = options_as_data(args)
         _fetch(args.model)
-        place = MeetingPlace()
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._start = StartCore(options, number=0, num_replicas=self._num_replicas)
+        hosts = _listen(args, self._plan.remote) if self._plan.remote else None
         replicas = Replicas(Balancer(self._num_replicas, args.data_parallel_prefix_affinity))
-        self._handle = ProcessHandle(replicas, context, place)
+        self._handle = ProcessHandle(replicas, zmq.Context(), MeetingPlace(), hosts)
         try:
-            self._launch(StartCore(options, number=0, num_replicas=self._num_replicas))
+            if self._plan.local:
+                self._launch(self._start)
         except BaseException:
             self.close()
             raise
 
     def wait(self) -> StartedProcess:
         """Return the core when it is ready. Raises what is wrong with the options, found here or there."""
+        replicas, hosts = self._handle.replicas, self._handle.hosts
         try:
             from octavo.engine.resolve import resolve  # here: the process loads while this is imported
 
             resolved = resolve(self._args)
+            if hosts is not None:
+                hosts.accept(engine_facts(self._args, resolved.config))
+            if not replicas.supervisors:
+                self._launch(self._start)
             limits = self._wait_until_ready(rank=0)
             for rank in range(1, self._num_replicas):
-                first = self._handle.replicas.supervisors[0].start
-                self._launch(msgspec.structs.replace(first, number=0, rank=rank))
+                self._launch(msgspec.structs.replace(replicas.supervisors[0].start, number=0, rank=rank))
             for rank in range(1, self._num_replicas):
                 self._wait_until_ready(rank)
         except BaseException:
@@ -131,9 +145,16 @@ class StartingProcess:
         self._handle.close()
 
     def _launch(self, start: StartCore) -> None:
-        context, directory = self._handle.context, str(self._handle.place.path)
-        supervisor = CoreSupervisor(start, lambda start: CoreChild(context, directory, start), self._policy)
-        self._handle.replicas.add(supervisor)
+        if (hosts := self._handle.hosts) is not None and start.rank in self._plan.remote:
+            hosts.wait_for(start.rank)
+        self._handle.replicas.add(CoreSupervisor(start, self._new_child, self._policy))
+
+    def _new_child(self, start: StartCore) -> EngineChild:
+        handle, local = self._handle, self._plan.local
+        rank = self._plan.served[start.rank]
+        if handle.hosts is not None and rank not in local:
+            return RemoteChild(handle.hosts, start)
+        return CoreChild(handle.context, str(handle.place.path), start, (rank - local.start, len(local)))
 
     def _wait_until_ready(self, rank: int) -> CoreReady:
         replicas = self._handle.replicas
@@ -145,6 +166,11 @@ class StartingProcess:
         if supervisor.limits is None:
             raise supervisor.dead_error or EngineDeadError("the engine's process did not start")
         return supervisor.limits
+
+
+def _listen(args: EngineArgs, ranks: Sequence[int]) -> RemoteHosts:
+    port = DEFAULT_PORT if args.data_parallel_rpc_port is None else args.data_parallel_rpc_port
+    return RemoteHosts(args.data_parallel_address or "", port, envs.data_parallel_key(), ranks)
 
 
 def _fetch(model: str) -> None:

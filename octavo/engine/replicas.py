@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from octavo.engine.balancer import Balancer, ReplicaLoad
-from octavo.engine.core_child import CoreChild, wait_for_any
+from octavo.engine.core_child import EngineChild, wait_for_any
 from octavo.engine.supervisor import CoreState, CoreSupervisor
 from octavo.errors import EngineDeadError
 from octavo.log import get_logger
@@ -36,7 +36,7 @@ class Replicas:
         self.outputs: deque[EngineCoreOutputs] = deque()
         self._balancer = balancer
         self._stats: list[SchedulerStats] = []  # of the last step of each
-        self._children: list[CoreChild | None] = []  # whose KV caches the balancer knows
+        self._children: list[EngineChild | None] = []  # whose KV caches the balancer knows
 
     def add(self, supervisor: CoreSupervisor) -> None:
         """Take in the next rank, which may still start."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.engine.core_child import CoreChild
+from octavo.engine.core_child import EngineChild
 from octavo.engine.core_messages import (
     AbortRequests,
     Admitted,
@@ -85,7 +85,7 @@ class CoreSupervisor:
     def __init__(
         self,
         start: StartCore,
-        launch: Callable[[StartCore], CoreChild],
+        launch: Callable[[StartCore], EngineChild],
         policy: RecoveryPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -118,7 +118,7 @@ class CoreSupervisor:
         self._num_preemptions_before = 0  # by cores that have died
         self._num_preemptions = 0
         self._orders = StandingOrders()
-        self.child: CoreChild | None = launch(start)
+        self.child: EngineChild | None = launch(start)
 
     # -- requests and calls --------------------------------------------------------------------------------------------
 

@@ -24,10 +24,10 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
-def receive_frame(connection: socket.socket, deadline: float | None = None) -> bytes:
+def receive_frame(connection: socket.socket, deadline: float | None = None, max_bytes: int = _MAX_FRAME_BYTES) -> bytes:
     """Return the next message. Raises EOFError when none will come, TimeoutError at time.monotonic() = deadline."""
     size = int.from_bytes(_receive(connection, _LENGTH_BYTES, deadline), "little")
-    if size > _MAX_FRAME_BYTES:
+    if size > max_bytes:
         raise EOFError(f"a message of {size} bytes: the other side has lost its way")
     return _receive(connection, size, deadline)
 

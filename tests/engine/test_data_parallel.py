@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, RequestOutputKind, SamplingParams
-from octavo.engine.data_parallel import replicas_here
+from octavo.engine.data_parallel import check_front_end, plan_replicas
 from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
 from tests.engine.processes import SMALL, comparable, is_alive
 from tests.invariance.workloads import random_workload
@@ -224,7 +224,23 @@ def test_a_replica_that_cannot_start_is_told_and_nothing_is_left(tiny_llama, mee
     ],
 )
 def test_the_three_ways_to_balance(options, expected):
-    assert replicas_here(EngineArgs(**options)) == expected
+    plan = plan_replicas(EngineArgs(**options))
+    assert plan.served == plan.local == expected and not plan.remote
+    check_front_end(EngineArgs(**options), plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "local", "remote"),
+    [
+        ({"data_parallel_size_local": 2}, range(2), [2, 3]),
+        ({"data_parallel_size_local": 0}, range(0), [0, 1, 2, 3]),
+        ({"data_parallel_start_rank": 2}, range(2, 4), [0, 1]),
+        ({"data_parallel_start_rank": 1, "data_parallel_size_local": 1}, range(1, 2), [0, 2, 3]),
+    ],
+)
+def test_a_front_end_has_all_replicas_wherever_they_run(options, local, remote):
+    plan = plan_replicas(EngineArgs(data_parallel_size=4, **options))
+    assert (plan.served, plan.local, plan.remote) == (range(4), local, remote)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +256,14 @@ def test_the_three_ways_to_balance(options, expected):
             ConfigError,
             "ranks 1 to 2",
         ),
-        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, UnsupportedError, "load balancer"),
-        ({"data_parallel_size": 4, "data_parallel_size_local": 0}, UnsupportedError, "load balancer"),
-        ({"data_parallel_size": 4, "data_parallel_start_rank": 2}, UnsupportedError, "load balancer"),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, ConfigError, "load balancer"),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 0}, ConfigError, "data_parallel_address"),
+        ({"data_parallel_size": 4, "data_parallel_start_rank": 2}, ConfigError, "--headless"),
     ],
 )
 def test_impossible_ranks_are_refused_with_the_numbers(options, error, problem):
     with pytest.raises(error, match=problem):
-        replicas_here(EngineArgs(**options))
+        check_front_end(EngineArgs(**options), plan_replicas(EngineArgs(**options)))
 
 
 def test_backends_that_are_not_built_are_refused():

@@ -24,6 +24,13 @@ logger = get_logger(__name__)
 
 def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequence[str]) -> None:
     """Start an engine and serve it until SIGINT or SIGTERM; raises what is wrong with the options."""
+    if server_args.headless:
+        if server_args.api_server_count is not None:
+            raise ConfigError("--headless serves no HTTP: leave --api-server-count out")
+        from octavo.engine.headless import run_headless
+
+        run_headless(engine_args)
+        return
     chat_template = read_chat_template(server_args.chat_template)
     check_parsers(engine_args, server_args)
     listeners = bind_all(server_args, server_args.api_server_count or 1)

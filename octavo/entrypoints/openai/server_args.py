@@ -38,6 +38,9 @@ class ServerArgs:
     allowed_headers: list[str] = _option(["*"], "headers that they may send")
     allow_credentials: bool = _option(False, "let them send credentials")
     api_server_count: int | None = _option(None, "processes that serve HTTP in front of the same engine (1)")
+    headless: bool = _option(
+        False, "serve no HTTP: run engine replicas for the server at data_parallel_address, on another machine"
+    )
     root_path: str | None = _option(None, "path under which a proxy shows the server")
     middleware: list[str] = _option([], "module.Class of an ASGI middleware; can be repeated")
 
@@ -129,7 +132,6 @@ UNBUILT_SERVER_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "tool_server": ((None,), "this server runs no tools itself"),
     "trust_request_mm_kwargs": ((False,), "multimodal input is not built"),
     "enable_ssl_refresh": ((False,), "restart the server to read new certificates"),
-    "headless": ((False,), "a front end runs its replicas itself; see data_parallel_hybrid_lb and data_parallel_rank"),
     "grpc": ((False,), "gRPC is not built"),
     "enable_scale_out": ((False,), "token-in, token-out endpoints are not built"),
     "tokens_only": ((False,), "token-in, token-out endpoints are not built"),

@@ -1,0 +1,223 @@
+"""A host of engine replicas whose front end is on another machine: starts their processes and passes messages on.
+
+The host chooses what its processes run: its own options hold, but for the limits that all replicas share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from queue import SimpleQueue
+
+import msgspec
+import zmq
+
+from octavo import envs
+from octavo.config import EngineArgs
+from octavo.config.option_types import canonical_types
+from octavo.engine.core_child import CoreChild
+from octavo.engine.core_messages import StartCore, StopCore, options_as_data
+from octavo.engine.core_messages import encode as encode_core
+from octavo.engine.data_parallel import DEFAULT_PORT, plan_replicas
+from octavo.engine.engine_facts import engine_facts
+from octavo.engine.host_messages import (
+    Challenge,
+    ConnectHosted,
+    EndHosted,
+    Farewell,
+    FromHost,
+    Greeting,
+    Hello,
+    HostedEnded,
+    HostedMessage,
+    HostedNote,
+    HostedStarted,
+    StartHosted,
+    ToHost,
+    ToHosted,
+    encode,
+    proof,
+    to_host_decoder,
+)
+from octavo.engine.meeting_place import MeetingPlace
+from octavo.engine.remote_hosts import keep_alive
+from octavo.errors import ConfigError, EngineDeadError
+from octavo.log import get_logger
+from octavo.utils.frames import FrameReader, receive_frame, send_frame
+
+logger = get_logger(__name__)
+
+_CONNECT_TIMEOUT_S = 600.0  # for a front end that starts later, or again
+_RETRY_S = 1.0
+
+
+def run_headless(args: EngineArgs) -> None:
+    """Run replicas for a front end elsewhere until it ends, or until SIGINT or SIGTERM; raises what is wrong."""
+    from octavo.engine.resolve import resolve
+
+    args = canonical_types(args)
+    if args.data_parallel_address is None or args.data_parallel_hybrid_lb or args.data_parallel_rank is not None:
+        raise ConfigError(
+            "--headless runs replicas for a front end elsewhere: give data_parallel_size, of these replicas "
+            "data_parallel_size_local and data_parallel_start_rank, and the front end's data_parallel_address; no "
+            "hybrid and no external balancing"
+        )
+    local = plan_replicas(args).local
+    if not local:
+        raise ConfigError("--headless: data_parallel_size_local must be at least 1")
+    facts = engine_facts(args, resolve(replace(args, skip_tokenizer_init=True)).config)
+    place, context = MeetingPlace(), zmq.Context()
+    outcomes: SimpleQueue[Exception | None] = SimpleQueue()
+    replicas = [HostedReplica(args, rank, facts, context, str(place.path), outcomes) for rank in local]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: outcomes.put(None))
+    try:
+        for replica in replicas:
+            replica.start()
+        outcome = outcomes.get()
+    finally:
+        for replica in replicas:
+            replica.stop()
+        context.destroy(linger=0)
+        place.remove()
+    if outcome is not None:
+        raise outcome
+
+
+class HostedReplica(threading.Thread):
+    """One replica: its connection, and its present process."""
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        rank: int,
+        facts: dict[str, str],
+        context: zmq.Context[zmq.Socket[bytes]],
+        directory: str,
+        outcomes: SimpleQueue[Exception | None],
+    ) -> None:
+        """outcomes: told None when the front end has ended, or what keeps this replica from going on"""
+        super().__init__(name=f"octavo-replica-{rank}", daemon=True)
+        self._rank = rank
+        self._local = plan_replicas(args).local
+        self._options = options_as_data(args)
+        self._where = (args.data_parallel_address or "", args.data_parallel_rpc_port or DEFAULT_PORT)
+        self._facts = facts
+        self._context = context
+        self._directory = directory
+        self._outcomes = outcomes
+        self._connection: socket.socket | None = None
+        self._child: CoreChild | None = None
+        self._is_stopping = False
+        self._is_dismissed = False
+
+    def run(self) -> None:
+        try:
+            while not self._is_stopping and not self._is_dismissed:
+                with self._connect() as self._connection:
+                    self._serve(self._connection)
+                if not self._is_dismissed:
+                    logger.warning("replica %d has lost its front end; waiting for it", self._rank)
+            self._outcomes.put(None)
+        except Exception as error:
+            self._outcomes.put(error)
+
+    def stop(self) -> None:
+        """End the process and the thread."""
+        self._is_stopping = True
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+        if self.is_alive():
+            self.join(10.0)
+
+    def _connect(self) -> socket.socket:
+        """Return a connection to the front end, which need not be there yet."""
+        deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+        while True:
+            try:
+                connection = socket.create_connection(self._where, timeout=5.0)
+                self._greet(connection)
+                return connection
+            except (OSError, EOFError) as error:
+                if self._is_stopping or time.monotonic() > deadline:
+                    host, port = self._where
+                    raise EngineDeadError(f"no front end of these replicas at {host}:{port}: {error}") from error
+            time.sleep(_RETRY_S)
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Make sure that both sides mean the same; raises ConfigError."""
+        key, number = envs.data_parallel_key(), secrets.token_bytes(32)
+        deadline = time.monotonic() + 5.0
+        challenge = msgspec.msgpack.decode(receive_frame(connection, deadline), type=Challenge)
+        hello = Hello(self._rank, self._facts, number, proof(key, "host", challenge.number))
+        send_frame(connection, encode(hello))
+        greeting = msgspec.msgpack.decode(receive_frame(connection, deadline), type=Greeting)
+        if greeting.refusal is not None:
+            raise ConfigError(f"the front end refuses replica {self._rank}: {greeting.refusal}")
+        if not hmac.compare_digest(greeting.proof, proof(key, "front end", number)):
+            raise ConfigError("the front end does not have this host's OCTAVO_DATA_PARALLEL_KEY")
+        connection.settimeout(None)
+        keep_alive(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Pass on what either side says, until the connection ends."""
+        reader = FrameReader(connection)
+        try:
+            while not (reader.is_ended or self._is_dismissed):
+                poller = zmq.Poller()
+                poller.register(connection.fileno(), zmq.POLLIN)
+                if self._child is not None:
+                    self._child.register(poller)
+                poller.poll()
+                for data in reader.read():
+                    self._obey(connection, to_host_decoder.decode(data))
+                if self._child is not None:
+                    self._report(connection, self._child)
+        except OSError:  # the connection has ended while something was sent
+            pass
+        finally:
+            self._end_child(asks_first=False)
+
+    def _obey(self, connection: socket.socket, message: ToHost) -> None:
+        if isinstance(message, StartHosted):
+            self._end_child(asks_first=False)
+            start = StartCore({**self._options, **message.limits}, message.number, self._rank, len(self._local))
+            share = (self._rank - self._local.start, len(self._local))
+            self._child = CoreChild(self._context, self._directory, start, share)
+            _send(connection, HostedStarted(message.number, self._child.process_id))
+        elif isinstance(message, EndHosted):
+            self._end_child(message.asks_first)
+        elif isinstance(message, Farewell):
+            self._is_dismissed = True
+        elif self._child is None:
+            pass  # it has just ended, and the front end will hear of it
+        elif isinstance(message, ConnectHosted):
+            self._child.connect()
+        elif isinstance(message, ToHosted):
+            self._child.send(message.data)
+
+    def _report(self, connection: socket.socket, child: CoreChild) -> None:
+        for message in child.receive():
+            _send(connection, HostedMessage(encode_core(message)))
+        notes, is_gone = child.read_notes()
+        for note in notes:
+            _send(connection, HostedNote(encode_core(note)))
+        if is_gone:
+            self._child = None
+            _send(connection, HostedEnded(child.close()))
+
+    def _end_child(self, asks_first: bool) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.close(encode_core(StopCore()) if asks_first else None)
+
+
+def _send(connection: socket.socket, message: FromHost) -> None:
+    send_frame(connection, encode(message))

@@ -1,0 +1,274 @@
+"""The front end's side of replicas on other machines: where their hosts connect, and the hold on one process there."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
+
+import msgspec
+import zmq
+
+from octavo.engine.core_messages import FrontMessage, Note, StartCore, StepDone, decode_front_message, decode_note
+from octavo.engine.host_messages import (
+    Challenge,
+    ConnectHosted,
+    EndHosted,
+    Farewell,
+    Greeting,
+    Hello,
+    HostedMessage,
+    HostedNote,
+    HostedStarted,
+    StartHosted,
+    ToHost,
+    ToHosted,
+    encode,
+    from_host_decoder,
+    proof,
+)
+from octavo.errors import ConfigError
+from octavo.log import get_logger
+from octavo.types.messages import EngineCoreOutputs
+from octavo.utils.frames import FrameReader, framed, receive_frame, send_frame
+
+logger = get_logger(__name__)
+
+_GREETING_TIMEOUT_S = 5.0
+_MAX_GREETING_BYTES = 2**16
+_LIMITS = ("max_model_len", "num_gpu_blocks_override")  # options in which all replicas follow the first
+
+
+class HostLink:
+    """The connection of one replica's host. Sending never waits; `reader` says when it has ended."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.reader = FrameReader(connection)
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._sender = threading.Thread(target=self._send_all, name="octavo-host", daemon=True)
+        self._sender.start()
+
+    def send(self, message: ToHost) -> None:
+        """Send a message; nothing happens when the connection has ended."""
+        self._outbox.put(framed(encode(message)))
+
+    def close(self) -> None:
+        """End the connection when everything is sent, or after a short while."""
+        self._outbox.put(None)
+        self._sender.join(1.0)
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _send_all(self) -> None:
+        with contextlib.suppress(OSError):  # its end is seen by who reads
+            while (data := self._outbox.get()) is not None:
+                self.connection.sendall(data)
+
+
+class RemoteHosts:
+    """Listens for hosts, in a thread of its own; the newest connection of a rank counts."""
+
+    def __init__(self, address: str, port: int, key: str, ranks: Sequence[int]) -> None:
+        """Raises ConfigError when it cannot listen there. key: what hosts must have too; "": anybody may come"""
+        self._ranks = ranks
+        self._key = key
+        self._facts: Mapping[str, str] = {}
+        self._links: dict[int, HostLink] = {}
+        self._changed = threading.Condition()
+        try:
+            family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.create_server(where[:2], family=family)
+        except OSError as error:
+            raise ConfigError(f"data_parallel_address: cannot listen on {address}:{port}: {error}") from error
+        self._where = f"{address}:{self._listener.getsockname()[1]}"
+        if not key and not self._listener.getsockname()[0].startswith(("127.", "::1")):
+            logger.warning(
+                "anybody who reaches %s can take requests as a replica: set OCTAVO_DATA_PARALLEL_KEY here and on the "
+                "hosts, and keep the network private, for nothing is encrypted",
+                self._where,
+            )
+
+    def accept(self, facts: Mapping[str, str]) -> None:
+        """Let hosts in from now on. facts: what they must compute, by name"""
+        self._facts = facts
+        threading.Thread(target=self._accept_all, name="octavo-hosts", daemon=True).start()
+
+    def wait_for(self, rank: int) -> None:
+        """Wait until the host of a rank has connected."""
+        with self._changed:
+            if rank not in self._links:
+                logger.info("waiting at %s for the host of replica %d", self._where, rank)
+            while rank not in self._links:
+                self._changed.wait(1.0)
+
+    def link(self, rank: int) -> HostLink | None:
+        """Return the connection of a rank's host, None while there is none."""
+        with self._changed:
+            return self._links.get(rank)
+
+    def close(self) -> None:
+        """Let the hosts go; idempotent."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the next host
+        self._listener.close()
+        with self._changed:
+            links, self._links = self._links, {}
+        for link in links.values():
+            link.send(Farewell())
+            link.close()
+
+    def _accept_all(self) -> None:
+        while True:
+            try:
+                connection, peer = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._greet, args=(connection, peer[0]), daemon=True).start()
+
+    def _greet(self, connection: socket.socket, peer: str) -> None:
+        """Let a host in, or tell it why not."""
+        try:
+            number = secrets.token_bytes(32)
+            deadline = time.monotonic() + _GREETING_TIMEOUT_S
+            send_frame(connection, encode(Challenge(number)))
+            hello = msgspec.msgpack.decode(receive_frame(connection, deadline, _MAX_GREETING_BYTES), type=Hello)
+            refusal = self._refusal(hello, number)
+            answer = Greeting(refusal, proof(self._key, "front end", hello.number) if refusal is None else b"")
+            send_frame(connection, encode(answer))
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            logger.warning("%s is no host of a replica: %s", peer, error)
+            connection.close()
+            return
+        if refusal is not None:
+            logger.warning("the host at %s is refused: %s", peer, refusal)
+            connection.close()
+            return
+        connection.settimeout(None)
+        keep_alive(connection)
+        logger.info("replica %d is at %s", hello.rank, peer)
+        with self._changed:
+            before, self._links[hello.rank] = self._links.get(hello.rank), HostLink(connection)
+            self._changed.notify_all()
+        if before is not None:
+            before.close()
+
+    def _refusal(self, hello: Hello, number: bytes) -> str | None:
+        if not hmac.compare_digest(hello.proof, proof(self._key, "host", number)):
+            return "OCTAVO_DATA_PARALLEL_KEY is not the same on both sides"
+        names = [name for name in self._facts if self._facts[name] != hello.facts.get(name)]
+        if names:
+            differing = "; ".join(
+                f"{name} is {self._facts[name]} here, {hello.facts.get(name)} there" for name in names
+            )
+            return f"it would compute something else: {differing[:1000]}"
+        if hello.rank not in self._ranks:
+            return f"rank {hello.rank} is none of those that run elsewhere: {', '.join(map(str, self._ranks))}"
+        return None
+
+
+class RemoteChild:
+    """A replica's process on another machine; to a supervisor the same as a CoreChild."""
+
+    def __init__(self, hosts: RemoteHosts, start: StartCore) -> None:
+        """Without a host the process is gone at once, and the supervisor tries again later."""
+        self._link = hosts.link(start.rank)
+        self._number = start.number
+        self._is_started = False
+        self._status: int | None = None
+        self._messages: list[FrontMessage] = []
+        self._notes: list[Note] = []
+        self._process_id = 0
+        self._no_host: socket.socket | None = None
+        if self._link is None:
+            self._no_host, other = socket.socketpair()
+            other.close()
+        else:
+            limits = {name: start.options[name] for name in _LIMITS if start.options.get(name) is not None}
+            self._link.send(StartHosted(start.number, limits))
+        connection = self._no_host or (self._link and self._link.connection)
+        assert connection
+        self.output_fd = self.lifeline_fd = connection.fileno()
+
+    @property
+    def process_id(self) -> int:
+        """Its number on its own machine; 0 until it has started."""
+        return self._process_id
+
+    def connect(self) -> None:
+        self._send(ConnectHosted())
+
+    def send(self, message: bytes) -> None:
+        self._send(ToHosted(message))
+
+    def receive(self) -> list[FrontMessage]:
+        self._read()
+        messages, self._messages = self._messages, []
+        return messages
+
+    def read_notes(self) -> tuple[list[Note], bool]:
+        notes, self._notes = self._notes, []
+        return notes, self._status is not None
+
+    def register(self, poller: zmq.Poller) -> None:
+        poller.register(self.output_fd, zmq.POLLIN)
+
+    def close(self, stop_message: bytes | None = None) -> int:
+        if self._status is None:
+            self._send(EndHosted(asks_first=stop_message is not None))
+        if self._no_host is not None:
+            self._no_host.close()
+        return _LOST if self._status is None else self._status
+
+    def _send(self, message: ToHost) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    def _read(self) -> None:
+        if self._link is None:
+            self._status = _LOST
+            return
+        for data in self._link.reader.read():
+            message = from_host_decoder.decode(data)
+            if isinstance(message, HostedStarted):
+                self._is_started = message.number == self._number
+                self._process_id = message.process_id
+            elif not self._is_started:
+                continue  # of the process before
+            elif isinstance(message, HostedMessage):
+                self._messages.append(_in_our_time(decode_front_message(message.data)))
+            elif isinstance(message, HostedNote):
+                self._notes.append(decode_note(message.data))
+            else:
+                self._status = message.status
+        if self._link.reader.is_ended and self._status is None:
+            self._status = _LOST
+
+
+def _in_our_time(message: FrontMessage) -> FrontMessage:
+    """Move the times of a step from its machine's clock to this one's, as if the step had ended now."""
+    if isinstance(message, StepDone):
+        outputs: EngineCoreOutputs = message.outputs
+        offset = time.monotonic() - outputs.timestamp
+        outputs.timestamp += offset
+        for output in outputs.outputs:
+            output.events = [msgspec.structs.replace(one, timestamp=one.timestamp + offset) for one in output.events]
+    return message
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Send what there is at once, and notice a peer whose machine is gone (Linux: within 5 s)."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 5000)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+_LOST = -signal.SIGKILL  # nobody's own doing: the connection or the machine is gone
