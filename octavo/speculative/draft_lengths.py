@@ -3,7 +3,8 @@
 A step of B tokens takes about B + r times what one more token adds, r telling how much of a step is paid once (reading
 the weights, mostly). Without guesses it yields B tokens, so a guess must come true with a probability over
 B / (B + r): little when one request runs alone, nearly 1 in a large batch, where computing is all that there is to pay.
-A draft model's step, shared by the batch, adds its own d to that: (B + d) / (B + r).
+A draft model's step, shared by the batch, adds its own d to that: (B + d) / (B + r). A row of which its guesses are not
+worth it is tried with one now and then: rarely enough to cost little, and as long as that is right it goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MARGIN = 1.15  # guesses must be worth so much more than they cost: chances and
 _WEIGHT = 0.12  # of the newest outcome in a row's chance
 _MOST_NEEDED = 0.9  # a guess that needs a higher chance gains too little to be looked for
 _FIRST_CHANCE = 0.5
-_FORGIVENESS = 0.02
+_TRIAL_SHARE = 0.012  # of a row's time goes into guesses that are made to see whether they are right
 _MAX_CHANCE = 0.995
 
 
@@ -40,11 +41,13 @@ class DraftLengths:
         self, max_num_seqs: int, max_tokens: int, costs: StepCosts, limits: Sequence[tuple[int, int, int]] = ()
     ) -> None:
         self._chances = [_FIRST_CHANCE] * max_num_seqs
+        self._savings = [0.0] * max_num_seqs  # of each row for a trial, in steps
         self._max_tokens = max_tokens
         sizes = np.maximum(np.arange(max_num_seqs + 1), 1)
         # log of the chance that a guess needs
         needed = _MARGIN * (sizes + costs.guess) / (sizes + costs.fixed)
         self._pays: list[bool] = (needed <= _MOST_NEEDED).tolist()
+        self._trial_costs = (sizes * (1 + costs.guess) / (sizes + costs.fixed)).tolist()
         self._log_needed = np.log(np.minimum(needed, 0.999)).tolist()
         self._most = [max_tokens] * (max_num_seqs + 1)
         for least, greatest, most in limits:
@@ -53,6 +56,7 @@ class DraftLengths:
 
     def add(self, row: int) -> None:
         self._chances[row] = _FIRST_CHANCE
+        self._savings[row] = 1.0
 
     def pays(self, batch_size: int) -> bool:
         """Say whether guesses may be worth it for any row among so many: if not, they are not even made."""
@@ -63,9 +67,14 @@ class DraftLengths:
         length = self._log_needed[batch_size] / math.log(self._chances[row])
         return min(int(length), self._most[batch_size])
 
-    def forgive(self, row: int) -> None:
-        """Let a row of which nothing is guessed be tried again after a while."""
-        self._chances[row] += _FORGIVENESS * (_FIRST_CHANCE - self._chances[row])
+    def is_trial(self, row: int, batch_size: int) -> bool:
+        """Say whether to make one guess in this step all the same, for a row of which none is worth it."""
+        self._savings[row] += _TRIAL_SHARE
+        if self._savings[row] < self._trial_costs[batch_size]:
+            return False
+        self._savings[row] = 0.0
+        self._chances[row] = max(self._chances[row], math.exp(self._log_needed[batch_size]))
+        return True
 
     def observe(self, row: int, guesses: Sequence[int], token_ids: Sequence[int]) -> None:
         """Learn from what a row generated where it had been guessed, whether the guesses were computed or not."""

@@ -117,8 +117,11 @@ class DraftStep:
             if row in self._guesses:
                 self._lengths.observe(row, self._guesses.pop(row), token_ids)
             self._catch_up(row)
+            length = self._lengths.limit(row, len(new_token_ids))
+            if not length and not self._is_free and self._lengths.is_trial(row, len(new_token_ids)):
+                length = 1
             rows.append(row)
-            lengths.append(self._lengths.limit(row, len(new_token_ids)))
+            lengths.append(length)
         wanted = [max(length, 1) for length in lengths] if self._is_free else lengths
         proposals = {}
         for request_id, row, length, guesses in zip(
@@ -128,8 +131,6 @@ class DraftStep:
                 self._guesses[row] = guesses
                 if length:
                     proposals[request_id] = guesses
-            elif not self._is_free:
-                self._lengths.forgive(row)
         return proposals
 
     def _catch_up(self, row: int) -> None:

@@ -53,3 +53,21 @@ def test_in_a_batch_where_only_sure_guesses_gain_anything_none_are_made():
     lengths = DraftLengths(64, 16, StepCosts(6.0), limits=[(3, 4, 0)])
     assert [lengths.pays(size) for size in (1, 2, 3, 8, 32, 64)] == [True, True, False, True, False, False]
     assert not DraftLengths(64, 16, StepCosts(6.0, guess=5.0)).pays(1)
+
+
+def test_guesses_that_cost_something_are_tried_rarely_and_go_on_while_they_are_right():
+    """As much as 0.72 is needed here: no row begins with that."""
+    lengths = DraftLengths(8, 16, StepCosts(3.0, guess=1.5))
+    assert lengths.pays(1) and lengths.limit(0, 1) == 0
+    lengths.add(0)
+    trials = 0
+    for _ in range(400):
+        if lengths.limit(0, 1) or lengths.is_trial(0, 1):
+            trials += 1
+            lengths.observe(0, [1], [2])
+    assert trials > 4 and (trials - 1) * (1 + 1.5) / (1 + 3.0) < 0.013 * 400
+    while not lengths.is_trial(0, 1):
+        assert lengths.limit(0, 1) == 0
+    for _ in range(30):
+        lengths.observe(0, [1], [1])
+        assert lengths.limit(0, 1) > 0
