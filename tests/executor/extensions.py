@@ -25,6 +25,9 @@ class Extension:
     def nap(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def nap_by_rank(self, seconds: float) -> None:
+        time.sleep(seconds * (self.rank + 1))
+
     def divide(self) -> None:
         1 / 0  # noqa: B018
 
