@@ -51,7 +51,7 @@ def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
     executor.initialize_from_config(plans, max_model_len)
     plan = plans[0]
     max_kv_tokens = max_request_tokens(plan, step_tokens)
-    _log_plan(plan, max_model_len)
+    _log_plan(plans, max_model_len)
     grammars = StructuredOutputManager(config.structured_outputs.backend, config.model.vocab_size)
     # a pooling request ends without the token for which a sequence otherwise needs room
     longest = max_model_len + (config.model.pooling is not None)
@@ -94,19 +94,22 @@ def _max_step_tokens(config: OctavoConfig) -> int:
     return config.scheduler.max_num_batched_tokens + config.scheduler.num_lookahead_tokens
 
 
-def _log_plan(plan: KVCacheConfig, max_model_len: int) -> None:
+def _log_plan(plans: Sequence[KVCacheConfig], max_model_len: int) -> None:
+    plan = plans[0]
     if not plan.groups:
         logger.info(
             "no KV cache: all tokens of a request are computed at once; texts of up to %d tokens", max_model_len
         )
         return
-    size_bytes = sum(tensor.size_bytes for tensor in plan.tensors)
+    sizes_gib = [sum(tensor.size_bytes for tensor in one.tensors) / 2**30 for one in plans]
+    by_rank = f" ({', '.join(f'{size:.2f}' for size in sizes_gib)} by rank)" if len(plans) > 1 else ""
     block_sizes = sorted({group.spec.block_size for group in plan.groups})
     logger.info(
-        "KV cache: %d blocks of %s tokens, %.2f GiB%s; sequences of up to %d tokens",
+        "KV cache: %d blocks of %s tokens, %.2f GiB%s%s; sequences of up to %d tokens",
         plan.num_blocks,
         " or ".join(map(str, block_sizes)),
-        size_bytes / 2**30,
+        sum(sizes_gib),
+        by_rank,
         f", {len(plan.groups)} groups of layers" if len(plan.groups) > 1 else "",
         max_model_len,
     )

@@ -6,6 +6,7 @@ runs. What goes wrong at one of several workers leaves the others out of step: t
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -110,11 +111,16 @@ class RemoteExecutor(Executor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a worker method by name; arguments and results are plain data. Raises the first error of any worker."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._number += 1
         self._send(encode_call(self._number, method, args, kwargs or {}))
         results = []
         for rank in range(self.workers.size):
-            reply = self._receive(rank, self._number, timeout_s)
+            left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            try:
+                reply = self._receive(rank, self._number, left_s)
+            except TimeoutError:
+                raise TimeoutError(f"{method}: rank {rank} has not answered after {timeout_s:g} s") from None
             if isinstance(reply, ErrorReply):  # maybe another rank's, of which then no other reply would come
                 raise error_from_data(reply.error, RequestFailedError)
             assert isinstance(reply, CallReply)
