@@ -12,8 +12,8 @@ from octavo.config import EngineArgs
 from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.prompts import is_single_prompt
+from octavo.entrypoints import pooling_calls
 from octavo.entrypoints.beam_search import BeamSearchOutput, run_beam_search
-from octavo.entrypoints.pooling_calls import PoolingCalls
 from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
 from octavo.log import get_logger
@@ -35,7 +35,7 @@ SamplingParamsInput = SamplingParams | Sequence[SamplingParams] | None
 LoRAInput = LoRARequest | Sequence[LoRARequest | None] | None
 
 
-class LLM(PoolingCalls):
+class LLM:
     """A model, its tokenizer and an engine in this process.
 
     Calls block until their requests have finished. All requests of a call are checked before any runs. Ctrl-C ends a
@@ -191,6 +191,12 @@ class LLM(PoolingCalls):
             self._pending.clear()
             return self._run(request_ids, use_tqdm)
 
+    encode = pooling_calls.encode
+    embed = pooling_calls.embed
+    classify = pooling_calls.classify
+    reward = pooling_calls.reward
+    score = pooling_calls.score
+
     # -- services ------------------------------------------------------------------------------------------------------
 
     def get_tokenizer(self) -> Tokenizer:
@@ -263,13 +269,14 @@ class LLM(PoolingCalls):
             one.request.adapter = adapter
         return self._start(processed)
 
-    def _pool(
+    def run_pooling(
         self,
         prompts: Sequence[PromptType],
         every_params: Sequence[PoolingParams],
         tokenization_kwargs: Mapping[str, object],
         use_tqdm: UseTqdm,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Check all requests of a pooling model and run them."""
         with self._engine_lock:
             processed = self._check_all(prompts, every_params, [0] * len(prompts), tokenization_kwargs)
             outputs = self._run(self._start(processed), use_tqdm)

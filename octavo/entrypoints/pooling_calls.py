@@ -1,14 +1,18 @@
-"""The methods of LLM that pooling models have: embeddings, classes, scores, rewards."""
+"""The methods of LLM that pooling models have, as functions of it: embeddings, classes, scores, rewards.
+
+`prompts` as in `LLM.generate`; results in order. Options of all:
+truncate_prompt_tokens: keep at most so many tokens, special ones included; -1: as many as the model takes
+prompt_name: the name of one of the model's own prompts (sentence-transformers) to put before each text
+tokenization_kwargs: both of these and more, see docs/pooling.md
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.prompts import is_single_prompt
 from octavo.entrypoints.progress import UseTqdm
 from octavo.entrypoints.scoring import plan_scoring
@@ -24,113 +28,99 @@ from octavo.types.pooling_outputs import (
 )
 from octavo.types.prompts import PromptType
 
+if TYPE_CHECKING:
+    from octavo.entrypoints.llm import LLM
+
 PoolingParamsInput = PoolingParams | Sequence[PoolingParams] | None
 Prompts = PromptType | Sequence[PromptType]
 
 
-class PoolingCalls(ABC):
-    """What LLM offers of a pooling model. `prompts` as in `LLM.generate`; results in order.
+def encode(
+    llm: LLM,
+    prompts: Prompts,
+    pooling_params: PoolingParamsInput = None,
+    *,
+    pooling_task: PoolingTask | None = None,
+    truncate_prompt_tokens: int | None = None,
+    prompt_name: str | None = None,
+    use_tqdm: UseTqdm = True,
+    lora_request: object | None = None,
+    tokenization_kwargs: Mapping[str, object] | None = None,
+) -> list[PoolingRequestOutput[PoolingOutput]]:
+    """Return what the model makes of each prompt, for the task or the model's own."""
+    if lora_request is not None:
+        raise UnsupportedError("lora_request: models for pooling take no adapters; leave it out")
+    listed: list[PromptType] = [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
+    every_params = _for_task(pooling_params, pooling_task, len(listed))
+    kwargs = dict(tokenization_kwargs or {})
+    if truncate_prompt_tokens is not None:
+        kwargs["truncate_prompt_tokens"] = truncate_prompt_tokens
+    if prompt_name is not None:
+        kwargs["prompt_name"] = prompt_name
+    return llm.run_pooling(listed, every_params, kwargs, use_tqdm)
 
-    truncate_prompt_tokens: keep at most so many tokens, special ones included; -1: as many as the model takes
-    prompt_name: the name of one of the model's own prompts (sentence-transformers) to put before each text
-    tokenization_kwargs: both of these and more, see docs/pooling.md
+
+def embed(
+    llm: LLM, prompts: Prompts, *, pooling_params: PoolingParamsInput = None, **options: Any
+) -> list[EmbeddingRequestOutput]:
+    """Return an embedding for each prompt. options: those of `encode`"""
+    outputs = encode(llm, prompts, pooling_params, pooling_task="embed", **options)
+    return [EmbeddingRequestOutput.from_base(output) for output in outputs]
+
+
+def classify(
+    llm: LLM, prompts: Prompts, *, pooling_params: PoolingParamsInput = None, **options: Any
+) -> list[ClassificationRequestOutput]:
+    """Return each label's probability for each prompt. options: those of `encode`"""
+    outputs = encode(llm, prompts, pooling_params, pooling_task="classify", **options)
+    return [ClassificationRequestOutput.from_base(output) for output in outputs]
+
+
+def reward(
+    llm: LLM, prompts: Prompts, /, *, pooling_params: PoolingParamsInput = None, **options: Any
+) -> list[PoolingRequestOutput[PoolingOutput]]:
+    """Return a reward for each token of each prompt, or for each step. options: those of `encode`"""
+    return encode(llm, prompts, pooling_params, pooling_task="token_classify", **options)
+
+
+def score(
+    llm: LLM,
+    data_1: str | Sequence[str],
+    data_2: str | Sequence[str],
+    /,
+    *,
+    pooling_params: PoolingParams | None = None,
+    chat_template: str | None = None,
+    instruction: str | None = None,
+    truncate_prompt_tokens: int | None = None,
+    use_tqdm: UseTqdm = True,
+    lora_request: object | None = None,
+    tokenization_kwargs: Mapping[str, object] | None = None,
+) -> list[ScoringRequestOutput]:
+    """Return how well each text of data_2 goes with the one text of data_1, or with the one at its place.
+
+    chat_template: renders a pair, as messages with the roles query and document (rerankers that are decoders);
+        instruction: is given to it
     """
-
-    llm_engine: LLMEngine
-
-    def encode(
-        self,
-        prompts: Prompts,
-        pooling_params: PoolingParamsInput = None,
-        *,
-        pooling_task: PoolingTask | None = None,
-        truncate_prompt_tokens: int | None = None,
-        prompt_name: str | None = None,
-        use_tqdm: UseTqdm = True,
-        lora_request: object | None = None,
-        tokenization_kwargs: Mapping[str, object] | None = None,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Return what the model makes of each prompt, for the task or the model's own."""
-        if lora_request is not None:
-            raise UnsupportedError("lora_request: models for pooling take no adapters; leave it out")
-        listed: list[PromptType] = [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
-        every_params = _for_task(pooling_params, pooling_task, len(listed))
-        kwargs = dict(tokenization_kwargs or {})
-        if truncate_prompt_tokens is not None:
-            kwargs["truncate_prompt_tokens"] = truncate_prompt_tokens
-        if prompt_name is not None:
-            kwargs["prompt_name"] = prompt_name
-        return self._pool(listed, every_params, kwargs, use_tqdm)
-
-    def embed(
-        self, prompts: Prompts, *, pooling_params: PoolingParamsInput = None, **options: Any
-    ) -> list[EmbeddingRequestOutput]:
-        """Return an embedding for each prompt. options: those of `encode`"""
-        outputs = self.encode(prompts, pooling_params, pooling_task="embed", **options)
-        return [EmbeddingRequestOutput.from_base(output) for output in outputs]
-
-    def classify(
-        self, prompts: Prompts, *, pooling_params: PoolingParamsInput = None, **options: Any
-    ) -> list[ClassificationRequestOutput]:
-        """Return each label's probability for each prompt. options: those of `encode`"""
-        outputs = self.encode(prompts, pooling_params, pooling_task="classify", **options)
-        return [ClassificationRequestOutput.from_base(output) for output in outputs]
-
-    def reward(
-        self, prompts: Prompts, /, *, pooling_params: PoolingParamsInput = None, **options: Any
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Return a reward for each token of each prompt, or for each step. options: those of `encode`"""
-        return self.encode(prompts, pooling_params, pooling_task="token_classify", **options)
-
-    def score(
-        self,
-        data_1: str | Sequence[str],
-        data_2: str | Sequence[str],
-        /,
-        *,
-        pooling_params: PoolingParams | None = None,
-        chat_template: str | None = None,
-        instruction: str | None = None,
-        truncate_prompt_tokens: int | None = None,
-        use_tqdm: UseTqdm = True,
-        lora_request: object | None = None,
-        tokenization_kwargs: Mapping[str, object] | None = None,
-    ) -> list[ScoringRequestOutput]:
-        """Return how well each text of data_2 goes with the one text of data_1, or with the one at its place.
-
-        chat_template: renders a pair, as messages with the roles query and document (rerankers that are decoders);
-            instruction: is given to it
-        """
-        config = self.llm_engine.model_config.pooling
-        if config is None:
-            raise InvalidRequestError(
-                "this model generates text and cannot score; start it with runner='pooling' (--runner pooling)"
-            )
-        first, second = ([data] if isinstance(data, (str, Mapping)) else list(data) for data in (data_1, data_2))
-        params = pooling_params or PoolingParams()
-        plan = plan_scoring(config, first, second, params, self.llm_engine.tokenizer, chat_template, instruction)
-        outputs = self.encode(
-            plan.prompts,
-            plan.params,
-            truncate_prompt_tokens=truncate_prompt_tokens,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            tokenization_kwargs=tokenization_kwargs,
+    config = llm.llm_engine.model_config.pooling
+    if config is None:
+        raise InvalidRequestError(
+            "this model generates text and cannot score; start it with runner='pooling' (--runner pooling)"
         )
-        scores = plan.scores(outputs)
-        return [
-            _scored([outputs[index] for index in pair], score) for pair, score in zip(plan.pairs, scores, strict=True)
-        ]
-
-    @abstractmethod
-    def _pool(
-        self,
-        prompts: Sequence[PromptType],
-        every_params: Sequence[PoolingParams],
-        tokenization_kwargs: Mapping[str, object],
-        use_tqdm: UseTqdm,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Check all requests and run them."""
+    first, second = ([data] if isinstance(data, (str, Mapping)) else list(data) for data in (data_1, data_2))
+    params = pooling_params or PoolingParams()
+    plan = plan_scoring(config, first, second, params, llm.llm_engine.tokenizer, chat_template, instruction)
+    outputs = encode(
+        llm,
+        plan.prompts,
+        plan.params,
+        truncate_prompt_tokens=truncate_prompt_tokens,
+        use_tqdm=use_tqdm,
+        lora_request=lora_request,
+        tokenization_kwargs=tokenization_kwargs,
+    )
+    scores = plan.scores(outputs)
+    return [_scored([outputs[index] for index in pair], score) for pair, score in zip(plan.pairs, scores, strict=True)]
 
 
 def _for_task(params: PoolingParamsInput, task: PoolingTask | None, num_prompts: int) -> list[PoolingParams]:
