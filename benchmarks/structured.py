@@ -150,7 +150,7 @@ async def _measure_attacks(engine: AsyncLLM, num_rounds: int) -> None:
     schema: dict[str, object] = {}
     for _ in range(12):
         schema = {"type": "object", "properties": {"a": schema, "b": schema}}
-    attacks: dict[str, StructuredOutputsParams | None | bool] = {
+    attacks: dict[str, StructuredOutputsParams | bool | None] = {
         "alone": False,
         "beside plain newcomers": None,
         "beside a harmless grammar": StructuredOutputsParams(regex="[a-z ]{50,}"),
@@ -172,7 +172,7 @@ async def _measure_attacks(engine: AsyncLLM, num_rounds: int) -> None:
         print(f"  {name:26s} {median:6.1f} / {most:6.1f} / {largest:6.1f}   {largest / step:4.1f} steps")
 
 
-async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | None | bool) -> list[float]:
+async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | bool | None) -> list[float]:
     """Return the gaps of 4 streams of 100 tokens; 20 tokens in, 2 requests arrive, unless `attack` is False."""
     gaps: list[float] = []
     begun = asyncio.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -25,25 +26,36 @@ _MAX_LOOK_AHEAD = 200  # bytes that can only go one way; behind more, an item ma
 _WHITESPACE, _DIGITS = frozenset(WHITESPACE), frozenset(b"0123456789")
 _NOTHING: frozenset[int] = frozenset()
 _UNCLEAR = frozenset(b"-.0eE")  # with these a number may go on to nothing but another spelling of it: -0, 1.0
+_PLAIN_QUOTING = re.compile(rb'^[^"\\]*"[ \t\n\r]*(?:,[ \t\n\r]*"?)?$')
 _MAX_DIGITS, _MAX_DECIMALS = 15, 20  # numbers with more digits may be the same double; no bound has more decimals
 
 
 class TokenTables:
     """A vocabulary by what its tokens may end.
 
-    quoting: a string; ending: a value, where no string is open; opening: they begin an array and may end an item of it
+    plain_quoting: a string, going on to the next one's begin at most; complex_quoting: a string and more
+    ending_so: the plain ones by what of the string is in them
+    bare, long_bare: a value, where no string is open, or behind which a number (a long one) may have none of its own
+    opening: they begin an array and may end an item of it
     nesting: they begin an array or an object; deepest: how many one token may begin
-    turning: behind them a number may have no value of its own any more; counting: digits of numbers
+    most_digits: of a number in one token
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         special = {*vocabulary.special_ids, *vocabulary.eos_ids}
         self.texts = [b"" if i in special else token for i, token in enumerate(vocabulary.tokens)]
-        self.quoting = self._ids(re.compile(rb'"'))
-        self.ending = self._ids(re.compile(rb'(?s)[,\]}\s]|".*"'))
-        self.turning = self._ids(re.compile(rb"(?:[-+.]|(?:^|\d)[eE])\d*$|0$"))
-        self.counting = self._ids(re.compile(rb"^[\d.]*\d$"))
-        self.most_digits = max((len(self.texts[token_id]) for token_id in self.counting), default=0)
+        quoting = self._ids(re.compile(rb'"'))
+        self.plain_quoting = self._ids(_PLAIN_QUOTING)
+        self.complex_quoting = np.setdiff1d(quoting, self.plain_quoting)
+        self.ending_so: dict[bytes, list[int]] = {}
+        for token_id in self.plain_quoting.tolist():
+            self.ending_so.setdefault(self.texts[token_id].partition(b'"')[0], []).append(token_id)
+        ending = self._ids(re.compile(rb'(?s)[,\]}\s]|".*"'))
+        turning = self._ids(re.compile(rb"(?:[-+.]|(?:^|\d)[eE])\d*$|0$"))
+        counting = self._ids(re.compile(rb"^[\d.]*\d$"))
+        self.bare = np.union1d(ending, turning)
+        self.long_bare = np.union1d(self.bare, counting)
+        self.most_digits = max((len(self.texts[token_id]) for token_id in counting), default=0)
         self.nesting = self._ids(re.compile(rb"[\[{]"))
         self.opening = self._ids(re.compile(rb"(?s)\[.*,"))
         self.is_text = np.array([bool(text) for text in self.texts])
@@ -166,6 +178,7 @@ class _Restriction:
         self.tables = backend.tables
 
     def apply(self) -> None:
+        self.is_allowed = np.unpackbits(self.words.view(np.uint8), bitorder="little").view(np.bool_)
         for token_id in self.candidates():
             after = self.reading.copy()
             is_right = after.read(self.tables.texts[token_id])
@@ -177,11 +190,10 @@ class _Restriction:
         if not self.reading.is_within_unique:
             ids = self.tables.opening
         elif self.reading.is_in_string:
-            ids = self.tables.quoting
+            ids = np.concatenate([self.tables.complex_quoting, self.plainly_ending()])
         else:
             is_long = len(self.reading.number) + self.tables.most_digits > _MAX_DIGITS
-            counting = self.tables.counting if is_long else self.tables.turning
-            ids = np.concatenate([self.tables.ending, self.tables.turning, counting])
+            ids = self.tables.long_bare if is_long else self.tables.bare
         likely: set[bytes] = set()
         for frame in self.reading.frames:
             if frame.awaits_item and frame.texts:
@@ -195,8 +207,24 @@ class _Restriction:
         return sorted({*self.allowed(ids), *self.allowed(np.array(more, np.intp))})
 
     def allowed(self, ids: Ids) -> list[int]:
-        kept: list[int] = ids[(self.words[ids // 32] >> (ids % 32).astype(np.uint32)) & 1 == 1].tolist()
+        kept: list[int] = ids[self.is_allowed[ids]].tolist()
         return kept
+
+    def plainly_ending(self) -> Ids:
+        """Return the tokens of `plain_quoting` that may end the string that is read, but should not."""
+        *outer, frame = self.reading.frames
+        for one in outer:
+            if one.awaits_item and one.beginning_like(bytes(self.reading.text[one.start :])):
+                return self.tables.plain_quoting
+        if not frame.awaits_item:
+            return np.zeros(0, np.intp)
+        kind = replace(frame, index=frame.index + 1).kind_of_item
+        if len(frame.ways.get((kind, b'"'), _NOTHING)) <= len(frame.texts) + 1:
+            return self.tables.plain_quoting
+        # another item is left, for one of these bytes begins none: what matters is whether this one is new
+        beginning = bytes(self.reading.text[frame.start :])
+        rests = (text[len(beginning) : -1] for text in frame.beginning_like(beginning))
+        return np.array([token_id for rest in rests for token_id in self.tables.ending_so.get(rest, ())], np.intp)
 
     def have_ways(self, after: JsonReading, outermost: int, token_ids: tuple[int, ...]) -> bool:
         """Tell whether the items that are being read may become new ones, in the frames from `outermost` on."""
