@@ -30,7 +30,7 @@ class MessageStyle:
 
     arguments_are_text: calls carry their arguments as JSON text, not as a mapping
     has_short_call_ids: ids of calls must be nine letters or digits (Mistral)
-    knows_developer: there is a role "developer"; elsewhere such messages are the system's
+    knows_developer: there is a role "developer"; elsewhere such messages join the system's in one at the start
     writes_calls: calls of earlier turns are written; elsewhere they become the message's text
     has_tool_role: results of calls are written; elsewhere they become the user's messages
     text_roles: roles whose content is text although the template loops over parts of others
@@ -65,6 +65,10 @@ def normalize_messages(
         raise _wrong("a conversation needs at least one message, got an empty list")
     style = style or MessageStyle()
     normalized = [_normalize_message(message, i, content_format, style) for i, message in enumerate(messages)]
+    if not style.knows_developer and any(
+        _as_mapping(one, i).get("role") == "developer" for i, one in enumerate(messages)
+    ):
+        normalized = _with_one_system_message(normalized)
     _name_tool_results(normalized)
     if style.has_short_call_ids:
         _shorten_call_ids(normalized)
@@ -93,6 +97,13 @@ def _normalize_message(
     if reasoning is not None:  # one thing under the names that templates read
         plain["reasoning_content"] = plain["reasoning"] = plain["thinking"] = reasoning
     return plain
+
+
+def _with_one_system_message(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the system's messages into one at the start, where many templates want it: a developer's became its too."""
+    contents = [message["content"] for message in messages if message["role"] == "system"]
+    merged = "\n\n".join(contents) if isinstance(contents[0], str) else [part for parts in contents for part in parts]
+    return [{"role": "system", "content": merged}, *(message for message in messages if message["role"] != "system")]
 
 
 def _as_mapping(message: object, index: int) -> Message:

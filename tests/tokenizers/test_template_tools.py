@@ -108,6 +108,22 @@ def test_a_template_without_calls_gets_them_and_their_results_in_words():
     assert render(NO_SYSTEM, turns()).endswith('"é": "x"}}]<user>Result of add:\n2')
 
 
+@pytest.mark.parametrize("as_parts", [False, True])
+def test_a_developers_message_beside_the_systems_is_one_with_it(as_parts):
+    """Templates that take a system message at the start only refused such conversations, or lost the developer's."""
+    content = "{% for part in m.content %}{{ part.text }}|{% endfor %}" if as_parts else "{{ m.content }}"
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+        "<{{ m.role }}>" + content + "{% endfor %}"
+    )
+    system, developer = {"role": "system", "content": "Be kind."}, {"role": "developer", "content": "Be brief."}
+    both = "Be kind.|Be brief.|" if as_parts else "Be kind.\n\nBe brief."
+    user = "<user>1+1?" + ("|" if as_parts else "")
+    assert render(strict, [system, developer, USER]) == f"<system>{both}{user}"
+    assert render(strict, [system, USER, developer]) == f"<system>{both}{user}"
+    assert render("{# developer #}" + PLAIN, [system, developer]) == "<system>Be kind.<developer>Be brief."
+
+
 def test_the_developers_messages_are_the_systems_unless_a_template_knows_better():
     messages = [{"role": "developer", "content": "Be brief."}, USER]
     assert render(PLAIN, messages) == "<system>Be brief.<user>1+1?"
