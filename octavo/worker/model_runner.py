@@ -361,10 +361,10 @@ def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str], drafts: list[l
     counts = [1] * len(request_ids) if drafts is None else [len(draft) + 1 for draft in drafts]
     ends = np.cumsum(counts).tolist()
     lines_of = {
-        request_id: slice(end - count, end) for request_id, count, end in zip(request_ids, counts, ends, strict=True)
+        request_id: range(end - count, end) for request_id, count, end in zip(request_ids, counts, ends, strict=True)
     }
-    places = [np.arange(ends[-1])[lines_of[request_id]] for request_id in grammar.request_ids]
-    masks = np.frombuffer(grammar.bitmask, np.int32).reshape(sum(map(len, places)), -1)
+    places = [line for request_id in grammar.request_ids for line in lines_of[request_id]]
+    masks = np.frombuffer(grammar.bitmask, np.int32).reshape(len(places), -1)
     lines = np.full((ends[-1], masks.shape[1]), -1, np.int32)
-    lines[np.concatenate(places)] = masks
+    lines[places] = masks
     return lines
