@@ -27,6 +27,7 @@ from octavo.engine.core_messages import encode as encode_core
 from octavo.engine.data_parallel import DEFAULT_PORT, plan_replicas
 from octavo.engine.engine_facts import engine_facts
 from octavo.engine.host_messages import (
+    SHARED_LIMITS,
     Challenge,
     ConnectHosted,
     EndHosted,
@@ -188,7 +189,8 @@ class HostedReplica(threading.Thread):
     def _obey(self, connection: socket.socket, message: ToHost) -> None:
         if isinstance(message, StartHosted):
             self._end_child(asks_first=False)
-            start = StartCore({**self._options, **message.limits}, message.number, self._rank, len(self._local))
+            limits = {name: message.limits[name] for name in SHARED_LIMITS if name in message.limits}
+            start = StartCore({**self._options, **limits}, message.number, self._rank, len(self._local))
             share = (self._rank - self._local.start, len(self._local))
             self._child = CoreChild(self._context, self._directory, start, share)
             _send(connection, HostedStarted(message.number, self._child.process_id))

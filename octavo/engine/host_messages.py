@@ -103,6 +103,9 @@ class HostedEnded(msgspec.Struct, array_like=True, tag=4):
 
 FromHost = HostedStarted | HostedMessage | HostedNote | HostedEnded
 
+# the options in which all replicas follow the first; a host takes no other from the front end
+SHARED_LIMITS = ("max_model_len", "num_gpu_blocks_override")
+
 encode = msgspec.msgpack.Encoder().encode
 to_host_decoder = msgspec.msgpack.Decoder(ToHost)
 from_host_decoder = msgspec.msgpack.Decoder(FromHost)

@@ -17,6 +17,7 @@ import zmq
 
 from octavo.engine.core_messages import FrontMessage, Note, StartCore, StepDone, decode_front_message, decode_note
 from octavo.engine.host_messages import (
+    SHARED_LIMITS,
     Challenge,
     ConnectHosted,
     EndHosted,
@@ -42,7 +43,6 @@ logger = get_logger(__name__)
 
 _GREETING_TIMEOUT_S = 5.0
 _MAX_GREETING_BYTES = 2**16
-_LIMITS = ("max_model_len", "num_gpu_blocks_override")  # options in which all replicas follow the first
 
 
 class HostLink:
@@ -135,6 +135,7 @@ class RemoteHosts:
     def _greet(self, connection: socket.socket, peer: str) -> None:
         """Let a host in, or tell it why not."""
         try:
+            connection.settimeout(_GREETING_TIMEOUT_S)
             number = secrets.token_bytes(32)
             deadline = time.monotonic() + _GREETING_TIMEOUT_S
             send_frame(connection, encode(Challenge(number)))
@@ -190,7 +191,7 @@ class RemoteChild:
             self._no_host, other = socket.socketpair()
             other.close()
         else:
-            limits = {name: start.options[name] for name in _LIMITS if start.options.get(name) is not None}
+            limits = {name: start.options[name] for name in SHARED_LIMITS if start.options.get(name) is not None}
             self._link.send(StartHosted(start.number, limits))
         connection = self._no_host or (self._link and self._link.connection)
         assert connection
