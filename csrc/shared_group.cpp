@@ -90,9 +90,18 @@ SharedGroup::SharedGroup(const std::string& path, const std::string& name, std::
         raise_value_error("%s: no %lld bytes for shared memory: %s", path.c_str(), static_cast<long long>(bytes), std::strerror(errno));
     }
     map_file(path, bytes, timeout_s);
+    try {
+        join(path);
+    } catch (...) {  // there is no object, and so no destructor that would do it
+        close();
+        throw;
+    }
+}
+
+void SharedGroup::join(const std::string& path) {
     struct flock lock;
 #if defined(F_OFD_SETLK)
-    if (!rank_lock(file_, F_OFD_SETLK, rank_, &lock)) raise_value_error("%s: rank %lld is taken", path.c_str(), static_cast<long long>(rank));
+    if (!rank_lock(file_, F_OFD_SETLK, rank_, &lock)) raise_value_error("%s: rank %lld is taken", path.c_str(), static_cast<long long>(rank_));
 #else
     (void)lock;
 #endif

@@ -50,6 +50,8 @@ class SharedGroup {
     struct RankState;
 
     void map_file(const std::string& path, std::int64_t file_bytes, double timeout_s);
+    // Takes this rank's lock, and waits until all ranks are there.
+    void join(const std::string& path);
     RankState& state(std::int64_t rank) const;
     float* slot(std::int64_t rank) const;  // of the exchange under way
     float* ring(std::int64_t rank) const;

@@ -214,6 +214,14 @@ def test_an_address_that_nobody_made_is_refused() -> None:
         connect(WorkerPlace(rank=0, tp_size=2, address="shm:/nowhere/at/all", timeout_s=1))
 
 
+def test_a_group_that_does_not_come_together_leaves_nothing(meeting: Rendezvous) -> None:
+    num_files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(PeerLostError, match="did not come in time"):
+        connect(WorkerPlace(rank=0, tp_size=2, address=meeting.address, timeout_s=0.05))
+    assert len(os.listdir("/proc/self/fd")) == num_files
+    assert meeting.address.removeprefix("shm:") not in Path("/proc/self/maps").read_text()
+
+
 def test_places_say_who_is_where() -> None:
     places = [WorkerPlace(rank=rank, tp_size=2, pp_size=3) for rank in range(6)]
     assert [(place.pp_rank, place.tp_rank) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
