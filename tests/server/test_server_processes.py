@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 from tests.engine.processes import children_of, is_alive, wait_until
+from tests.lora.adapters import write_adapter
 from tests.server.conftest import JSON_TYPE
-from tests.server.test_process import Running, outcome
+from tests.server.test_process import ENGINE_FLAGS, Running, octavo, outcome
+from tests.tiny_models import llama_config, write_tiny_model
 
 COUNT = 2
 LONG = {"prompt": [5, 6, 7], "max_tokens": 480, "ignore_eos": True, "seed": 3, "logprobs": 1}
@@ -192,6 +195,57 @@ def test_requests_finish_when_the_server_is_stopped(tiny_folder: Path, tmp_path:
     assert [status for status, _ in answers] == [200] * 4
     assert {answer["choices"][0]["finish_reason"] for _, answer in answers} == {"length"}
     assert not path.exists() and not any(map(is_alive, (*server.servers, *server.cores)))
+
+
+def test_adapters_are_those_of_all_also_of_a_process_that_starts_later(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING", "1")
+    model = write_tiny_model(tmp_path / "model", llama_config())
+    one, two = (write_adapter(tmp_path / name, model, seed=seed) for seed, name in enumerate(("one", "two")))
+    server = Served(model, "--enable-lora", "--max-loras", "2", "--lora-modules", f"one={one}")
+    fields = {"prompt": list(range(30, 60)), "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+    def says(connection: http.client.HTTPConnection, name: str) -> str | None:
+        status, answer = ask(connection, "POST", "/v1/completions", model=name, **fields)
+        return answer["choices"][0]["text"] if status == 200 else None
+
+    first, second = server.each()
+    assert says(first, "one") == says(second, "one") is not None
+    assert ask(first, "POST", "/v1/load_lora_adapter", lora_name="two", lora_path=str(two))[0] == 200
+    expected = says(first, "two")
+    assert expected == says(second, "two") not in (None, says(second, "one"))
+    assert ask(second, "POST", "/v1/load_lora_adapter", lora_name="two", lora_path=str(two))[0] == 400
+    assert ask(second, "POST", "/v1/unload_lora_adapter", lora_name="one")[0] == 200
+    assert says(first, "one") is None
+    for process_id in server.servers:
+        os.kill(process_id, signal.SIGKILL)
+    wait_until(lambda: sum("another takes its place" in line for line in server.log) == COUNT)
+    for connection in server.each():
+        assert says(connection, "two") == expected and says(connection, "one") is None
+    assert server.stop() == 0
+
+
+def test_replicas_on_another_host_serve_all_processes(tiny_folder: Path, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    shared = ("-dp", "2", "-dpl", "1", "-dpa", "127.0.0.1", "-dpp", port)
+    host = octavo("serve", str(tiny_folder), "--headless", "-dpr", "1", *shared, *ENGINE_FLAGS)
+    server = Served(tiny_folder, *shared)
+    try:
+        for connection in server.each():
+            for rank in ("0", "1"):
+                headers = {**JSON_TYPE, "X-data-parallel-rank": rank}
+                connection.request("POST", "/v1/completions", b'{"prompt": "abc", "max_tokens": 3}', headers)
+                reply = connection.getresponse()
+                assert reply.status == 200, reply.read()
+                reply.read()
+        _, text = ask(connection, "GET", "/metrics")
+        finished = re.findall(r'^octavo:request_generation_tokens_count{.*engine="(.)"} (\S+)$', text, re.M)
+        assert finished == [("0", "2"), ("1", "2")]
+        assert server.stop() == 0
+        assert host.wait(20) == 0
+    finally:
+        host.kill()
+        host.communicate()
 
 
 @pytest.mark.parametrize(
