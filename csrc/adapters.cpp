@@ -83,11 +83,11 @@ void AdapterSlots::pack(Slot& slot, const nb::list& adapters) {
     }
 }
 
-void AdapterSlots::check_layer(const Weight& weight) const {
-    if (weight.in_features() == in_features_ && weight.out_features() == out_features_) return;
+void AdapterSlots::check_layer(std::int64_t out_features, std::int64_t in_features) const {
+    if (in_features == in_features_ && out_features == out_features_) return;
     raise_value_error("the adapters are of a layer [%lld, %lld], not [%lld, %lld]", static_cast<long long>(out_features_),
-                      static_cast<long long>(in_features_), static_cast<long long>(weight.out_features()),
-                      static_cast<long long>(weight.in_features()));
+                      static_cast<long long>(in_features_), static_cast<long long>(out_features),
+                      static_cast<long long>(in_features));
 }
 
 void AdapterSlots::put(std::int64_t index, const std::string& type_name, nb::list adapters) {
@@ -202,25 +202,51 @@ void expand_group(const RowGroup& group, const AdapterSlots& adapters, const Hid
     }
 }
 
+// Second products of all groups, from the hidden values.
+void expand_groups(const std::vector<RowGroup>& groups, const AdapterSlots& adapters, const Hidden& hidden, float* out) {
+    const std::int64_t num_blocks = count_blocks(adapters), num_groups = static_cast<std::int64_t>(groups.size());
+    const std::int64_t num_shares = num_groups < num_threads() ? num_threads() : 1;
+    parallel_for(num_groups * num_shares, [&](std::int64_t tile) {
+        const Range blocks = tile_range(num_blocks, num_shares, tile % num_shares);
+        expand_group(groups[static_cast<std::size_t>(tile / num_shares)], adapters, hidden, blocks, out);
+    });
+}
+
 }  // namespace
+
+void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, const std::int32_t* slots,
+                           const AdapterSlots& adapters, float* out) {
+    run_embedding(ids, count, table, out);
+    const std::vector<RowGroup> groups = group_rows(slots, count, adapters);
+    if (groups.empty()) return;
+    const Hidden hidden = hidden_memory(groups);
+    for (const RowGroup& group : groups) {
+        const AdapterSlots::Slot& slot = *group.slot;
+        const std::int64_t row_bytes = kAdapterColumns * element_bytes(slot.kind), num_ids = adapters.in_features();
+        for (int k = 0; k < group.count; ++k) {
+            float* values = hidden.data + (group.first + k) * hidden.stride;
+            for (std::size_t column = 0; column < slot.scales.size(); ++column) {
+                const std::int64_t vector = static_cast<std::int64_t>(column) / kAdapterColumns;
+                const std::uint8_t* from = slot.memory.get() + (vector * num_ids + ids[group.rows[k]]) * row_bytes;
+                if (column % kAdapterColumns == 0) kernels().expand(slot.kind, from, kAdapterColumns, values + column);
+                values[column] *= slot.scales[column];
+            }
+        }
+    }
+    expand_groups(groups, adapters, hidden, out);
+}
 
 void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, const float* bias, const std::int32_t* slots,
                         const AdapterSlots& adapters, float* out) {
     const std::vector<RowGroup> groups = group_rows(slots, x.rows, adapters);
     if (groups.empty()) return weight.linear(x, bias, out);
     const Hidden hidden = hidden_memory(groups);
-    const std::int64_t num_groups = static_cast<std::int64_t>(groups.size());
     const std::function<void(std::int64_t)> shrink = [&](std::int64_t index) {
         shrink_group(groups[static_cast<std::size_t>(index)], x, hidden);
     };
-    const Companion companion{num_groups, shrink};
+    const Companion companion{static_cast<std::int64_t>(groups.size()), shrink};
     weight.linear(x, bias, out, &companion);
-    const std::int64_t num_blocks = count_blocks(adapters);
-    const std::int64_t num_shares = num_groups < num_threads() ? num_threads() : 1;
-    parallel_for(num_groups * num_shares, [&](std::int64_t tile) {
-        const Range blocks = tile_range(num_blocks, num_shares, tile % num_shares);
-        expand_group(groups[static_cast<std::size_t>(tile / num_shares)], adapters, hidden, blocks, out);
-    });
+    expand_groups(groups, adapters, hidden, out);
 }
 
 namespace {
@@ -231,10 +257,22 @@ nb::object adapted_linear(nb::handle x_array, const Weight& weight, nb::handle b
     const float* bias = bias_array.is_none() ? nullptr : read_vector<float>(bias_array, "bias", weight.out_features()).data;
     const Vector<const std::int32_t> slots = read_vector<std::int32_t>(slots_array, "slots", x.rows);
     check_adapter_slots(slots, adapters.num_slots());
-    adapters.check_layer(weight);
+    adapters.check_layer(weight.out_features(), weight.in_features());
     NewArray<float> out = new_array<float>({x.rows, weight.out_features()});
     nb::gil_scoped_release nogil;
     run_adapted_linear(x, weight, bias, slots.data, adapters, out.data);
+    return std::move(out.object);
+}
+
+nb::object adapted_embedding(nb::handle ids_array, const Weight& table, nb::handle slots_array, const AdapterSlots& adapters) {
+    const Vector<const std::int32_t> ids = read_vector<std::int32_t>(ids_array, "token_ids");
+    check_range(ids, "token_ids", table.out_features());
+    const Vector<const std::int32_t> slots = read_vector<std::int32_t>(slots_array, "slots", ids.size);
+    check_adapter_slots(slots, adapters.num_slots());
+    adapters.check_layer(table.in_features(), table.out_features());
+    NewArray<float> out = new_array<float>({ids.size, table.in_features()});
+    nb::gil_scoped_release nogil;
+    run_adapted_embedding(ids.data, ids.size, table, slots.data, adapters, out.data);
     return std::move(out.object);
 }
 
@@ -247,6 +285,7 @@ void bind_adapters(nb::module_& m) {
         .def("put", &AdapterSlots::put, nb::arg("slot"), nb::arg("type_name"), nb::arg("adapters"));
     m.def("adapted_linear", &adapted_linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("slots"),
           nb::arg("adapters"));
+    m.def("adapted_embedding", &adapted_embedding, nb::arg("token_ids"), nb::arg("table"), nb::arg("slots"), nb::arg("adapters"));
 }
 
 }  // namespace octavo

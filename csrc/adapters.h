@@ -1,4 +1,4 @@
-// Linear layers to which low-rank adapters (LoRA) add.
+// Linear layers and embeddings to which low-rank adapters (LoRA) add.
 #pragma once
 
 #include <string>
@@ -31,8 +31,8 @@ class AdapterSlots {
     // Raises ValueError, having changed nothing, when they do not fit.
     void put(std::int64_t slot, const std::string& type_name, nb::list adapters);
 
-    // Raises ValueError unless they are adapters of a layer of this weight's size.
-    void check_layer(const Weight& weight) const;
+    // Raises ValueError unless they are adapters of a layer of this size.
+    void check_layer(std::int64_t out_features, std::int64_t in_features) const;
 
     const Slot& slot(std::int64_t index) const { return slots_[static_cast<std::size_t>(index)]; }
     const std::vector<std::int64_t>& out_sizes() const { return out_sizes_; }
@@ -57,7 +57,11 @@ void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t n
 void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, const float* bias, const std::int32_t* slots,
                         const AdapterSlots& adapters, float* out);
 
-// Binds AdapterSlots and adapted_linear.
+// out [count, H] = rows `ids` of the table [V, H], all within it, plus what each row's adapter has for its id. Needs no GIL.
+void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, const std::int32_t* slots,
+                           const AdapterSlots& adapters, float* out);
+
+// Binds AdapterSlots, adapted_linear and adapted_embedding.
 void bind_adapters(nb::module_& m);
 
 }  // namespace octavo

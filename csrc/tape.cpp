@@ -103,13 +103,26 @@ class Tape {
         });
     }
 
+    void adapted_embedding(ViewTuple out, std::int64_t ids, nb::object table, std::int64_t slots, nb::object adapters_object) {
+        const Weight* weight = &hold<Weight>(table);
+        const AdapterSlots* adapters = &hold<AdapterSlots>(adapters_object);
+        adapters->check_layer(weight->in_features(), weight->out_features());
+        limit_ids(ids, weight->out_features(), "ids");
+        add_unique(adapter_limits_, {slots, adapters->num_slots()});
+        record("adapted_embedding", [=, to = view(out)](const Step& step) {
+            const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(ids)];
+            run_adapted_embedding(values.data, values.size, *weight, step.ids[static_cast<std::size_t>(slots)].data, *adapters,
+                                  address(step, to));
+        });
+    }
+
     // What is in the slots may change between replays.
     void adapted_linear(ViewTuple x, ViewTuple out, nb::object packed, std::optional<nb::object> bias_array, std::int64_t slots,
                         nb::object adapters_object) {
         const Weight* weight = &hold<Weight>(packed);
         const AdapterSlots* adapters = &hold<AdapterSlots>(adapters_object);
         const float* bias = bias_array ? constant(*bias_array, "bias", weight->out_features()) : nullptr;
-        adapters->check_layer(*weight);
+        adapters->check_layer(weight->out_features(), weight->in_features());
         add_unique(adapter_limits_, {slots, adapters->num_slots()});
         record("adapted_linear", [=, from = view(x), to = view(out)](const Step& step) {
             run_adapted_linear(matrix(step, from), *weight, bias, step.ids[static_cast<std::size_t>(slots)].data, *adapters,
@@ -526,6 +539,7 @@ void bind_tape(nb::module_& m) {
              nb::arg("arena"), nb::arg("slots"), nb::arg("num_arguments"), nb::arg("id_dimensions"), nb::arg("num_groups"))
         .def("embedding", &Tape::embedding)
         .def("embedding_share", &Tape::embedding_share)
+        .def("adapted_embedding", &Tape::adapted_embedding)
         .def("all_reduce", &Tape::all_reduce)
         .def("all_gather", &Tape::all_gather)
         .def("take_rows", &Tape::take_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.layers.linear import Linear
-from octavo.ops.interface import AdapterSlots, Float, Int, Ops
+from octavo.ops.interface import AdapterSlots, Float, Int, Ops, Weight
 
 
 @dataclass(slots=True)
@@ -35,8 +35,24 @@ class AdaptedLinear:
 
 
 @dataclass(frozen=True, slots=True)
+class AdaptedEmbedding:
+    """An embedding to whose rows each token's adapter adds."""
+
+    table: Weight
+    adapters: AdapterSlots
+    rows: AdapterRows
+
+    def __call__(self, ids: Int, ops: Ops) -> Float:
+        """ids: [T] -> [T, H]."""
+        return ops.adapted_embedding(ids, self.table, self.rows.tokens, self.adapters)
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptedPart:
-    """One of the projections that are stacked in an AdaptedLinear, as adapters name it. shape: (outputs, inputs)"""
+    """An embedding, or one of the projections stacked in an AdaptedLinear, as adapters name it.
+
+    shape: (outputs, inputs); of an embedding (H, V)
+    """
 
     adapters: AdapterSlots
     index: int

@@ -27,7 +27,9 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."
-_TENSOR = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+_TENSOR = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.lora_(embedding_)?(?P<side>[AB])(\.default)?(\.weight)?")
+# the model's own embedding, which PEFT saves beside an adapter of it
+_FROZEN = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.base_layer\.weight")
 # PEFT's further keys: when set to anything but these, the formula is another one or more than linear layers change
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "bias": ("none", None),
@@ -36,6 +38,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_qalora": (False, None),
     "modules_to_save": (None, []),
     "layer_replication": (None, []),
+    "ensure_weight_tying": (False, None),
     "trainable_token_indices": (None, [], {}),
     "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
@@ -77,16 +80,20 @@ def read_adapter(folder: Path, max_rank: int, dtype: LoRADtype) -> dict[str, Low
     config = read_json_object(config_path)
     _check_config(config, config_path)
     sides: dict[str, dict[str, SafetensorsTensor]] = {}
+    frozen: dict[str, str] = {}
     unmatched = []
-    for name, tensor in SafetensorsFile(folder / WEIGHTS_FILE).tensors.items():
-        match = _TENSOR.fullmatch(name)
-        if match is None:
-            unmatched.append(name)
-        else:
+    tensors = SafetensorsFile(folder / WEIGHTS_FILE).tensors
+    for name, tensor in tensors.items():
+        if match := _TENSOR.fullmatch(name):
             sides.setdefault(match["module"], {})[match["side"]] = tensor
+        elif match := _FROZEN.fullmatch(name):
+            frozen[name] = match["module"]
+        else:
+            unmatched.append(name)
+    unmatched += [name for name, module in frozen.items() if module not in sides]
     if unmatched:
         raise CheckpointError(
-            f"{folder}: tensors that are no linear layer's LoRA pair: {listed(unmatched)}; expected "
+            f"{folder}: tensors that are no LoRA pair of a linear layer or an embedding: {listed(unmatched)}; expected "
             f"{_ROOT}<module>.lora_A.weight and .lora_B.weight"
         )
     if not sides:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.layers.adapted import AdaptedLinear, AdaptedPart, AdapterRows
+from octavo.layers.adapted import AdaptedEmbedding, AdaptedLinear, AdaptedPart, AdapterRows
 from octavo.layers.attention import Attention
-from octavo.layers.linear import Linear
+from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.parallel import SharedLinear
 from octavo.models.decoder import Decoder, DecoderLayer
@@ -30,7 +30,7 @@ class AdaptedDecoder:
 def adapt_decoder(
     decoder: Decoder, config: DecoderConfig, names: WeightNames, ops: Ops, num_slots: int
 ) -> AdaptedDecoder:
-    """Return the decoder with slots for adapters in all layers' attention and MLP; weights are shared with it.
+    """Return the decoder with slots for adapters of its embedding, attention and MLP; weights are shared with it.
 
     A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
     """
@@ -38,7 +38,9 @@ def adapt_decoder(
     adapting = _Adapting(config, names, ops, num_slots, AdapterRows(none, none), {})
     last = len(decoder.layers) - 1
     layers = tuple(adapting.layer(layer, index, index == last) for index, layer in enumerate(decoder.layers))
-    return AdaptedDecoder(dataclasses.replace(decoder, layers=layers), adapting.parts, adapting.rows)
+    embedding = adapting.embedding(decoder.embedding)
+    adapted = dataclasses.replace(decoder, embedding=embedding, layers=layers)
+    return AdaptedDecoder(adapted, adapting.parts, adapting.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,14 @@ class _Adapting:
             adapted_mlp = dataclasses.replace(mlp, up=inputs, down=down)
         adapted_attention = dataclasses.replace(attention, qkv=qkv, output=output)
         return dataclasses.replace(layer, attention=adapted_attention, mlp=adapted_mlp)
+
+    def embedding(self, embedding: object) -> AdaptedEmbedding:
+        assert isinstance(embedding, Embedding), "one worker has the whole model, and it is adapted once"
+        sizes = (embedding.table.in_features, embedding.table.out_features)
+        slots = self.ops.adapter_slots(sizes[:1], sizes[1], self.num_slots)
+        for root in self.names.roots:
+            self.parts[root + self.names.embedding] = AdaptedPart(slots, 0, 1, sizes)
+        return AdaptedEmbedding(embedding.table, slots, self.rows)
 
     def _adapt(
         self,

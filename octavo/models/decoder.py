@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
+from octavo.layers.adapted import AdaptedEmbedding
 from octavo.layers.attention import Attention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
@@ -71,7 +72,7 @@ class Decoder:
     """
 
     facts: ModelFacts
-    embedding: Embedding | SharedEmbedding | None
+    embedding: Embedding | AdaptedEmbedding | SharedEmbedding | None
     position_embedding: Embedding | None
     embedding_norm: Norm
     layers: tuple[DecoderLayer, ...]

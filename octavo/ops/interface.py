@@ -147,7 +147,26 @@ class AdapterSlots(Protocol):
         ...
 
 
-class Ops(SamplingOps, Protocol):
+class AdapterOps(Protocol):
+    """Layers to which LoRA adapters add. slots: [T], of each row; -1: the row has the bits of the layer itself."""
+
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        """Return empty slots for a layer whose outputs are parts of these sizes."""
+        ...
+
+    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
+        """Return embedding(token_ids, table) plus column token_ids[t] of each row's adapter of a layer [H, V]."""
+        ...
+
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        """Return linear(x, weight, bias) plus each row's adapter: x [T, I].
+
+        down sums over I like `linear`, up over ranks in order, both in float32. Other slots raise ValueError.
+        """
+        ...
+
+
+class Ops(SamplingOps, AdapterOps, Protocol):
     """One backend. See the module docstring for the contract common to all methods."""
 
     name: str
@@ -190,17 +209,6 @@ class Ops(SamplingOps, Protocol):
         the last group filled with zeros): scale = (max - min) / 254, zero = (max + min) / 2,
         code = rint((x - zero) / scale) in -127 .. 127, x = scale * code + zero. A group that holds a NaN or an infinity
         makes every output NaN. Float32 and 16-bit matrices take x as it is.
-        """
-        ...
-
-    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
-        """Return empty slots for a layer whose outputs are parts of these sizes."""
-        ...
-
-    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
-        """Return linear(x, weight, bias) plus each row's adapter: slots [T]; rows with -1 have the bits of `linear`.
-
-        down sums over I like `linear`, up over ranks in order, both in float32. Other slots raise ValueError.
         """
         ...
 

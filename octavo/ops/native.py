@@ -59,7 +59,20 @@ class _NativeSampling:
         return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
 
 
-class NativeOps(_NativeSampling):
+class _NativeAdapters:
+    """See `octavo.ops.interface.AdapterOps`."""
+
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        return NativeSlots(out_sizes, in_features, num_slots)
+
+    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
+        return _native.adapted_embedding(token_ids, _packed(table), slots, packed_slots(adapters))
+
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
+
+
+class NativeOps(_NativeSampling, _NativeAdapters):
     """See `octavo.ops.interface.Ops` for the contract of each method."""
 
     name = "native"
@@ -88,12 +101,6 @@ class NativeOps(_NativeSampling):
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         return _native.linear(x, _packed(weight), bias)
-
-    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
-        return NativeSlots(out_sizes, in_features, num_slots)
-
-    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
-        return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         return _native.rms_norm(x, weight, eps)

@@ -165,7 +165,25 @@ def record(function: Callable[[Ops, Recording], Float]) -> Recording:
     return recording
 
 
-class RecordingOps:
+class _RecordingAdapters:
+    """See `octavo.ops.interface.AdapterOps`."""
+
+    _recording: Recording
+
+    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
+        ids = _ids(token_ids)
+        constants = (ids.index, table, _ids(slots).index, packed_slots(adapters))
+        return self._recording.emit("adapted_embedding", (), ids.dimension, (table.in_features,), *constants)
+
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        if _array(x).inner != (weight.in_features,):
+            raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
+        constants = (weight, bias, _ids(slots).index, packed_slots(adapters))
+        dimension = _array(x).buffer.dimension
+        return self._recording.emit("adapted_linear", (x,), dimension, (weight.out_features,), *constants)
+
+
+class RecordingOps(_RecordingAdapters):
     """The ops that a forward may call, each noting its call; see `octavo.ops.interface.Ops` for their contract.
 
     Argument checks that need no values happen when a backend builds its tape from the recording.
@@ -198,12 +216,6 @@ class RecordingOps:
         if _array(x).inner != (weight.in_features,):
             raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
         return self._like(x, "linear", (weight.out_features,), weight, bias)
-
-    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
-        if _array(x).inner != (weight.in_features,):
-            raise ValueError(f"x must be [*, {weight.in_features}], got {_array(x).shape}")
-        constants = (weight, bias, _ids(slots).index, packed_slots(adapters))
-        return self._like(x, "adapted_linear", (weight.out_features,), *constants)
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         return self._like(x, "rms_norm", _array(x).inner, weight, eps)

@@ -70,8 +70,6 @@ class ModelRunner:
             stage, num_stages = groups.pipeline.rank, groups.pipeline.size
             share = ModelShare(groups.tensor, stage, num_stages, groups.context, self._dealt)
             self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
-            if self.adapters is not None:
-                self.model = self.adapters.attach(self.model, checkpoint.config, self.ops)
         else:
             files = checkpoint.sentence_transformers
             dense = files.dense if files is not None else ()
@@ -79,6 +77,8 @@ class ModelRunner:
         self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
         if self._drafter is not None:
             self._drafter.load(self.model, checkpoint)
+        if self.adapters is not None:  # after drafters, which take the model's own embedding
+            self.model = self.adapters.attach(self.model, checkpoint.config, self.ops)
         if checkpoint.gguf is not None:
             checkpoint.gguf.release_pages()
 

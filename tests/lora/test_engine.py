@@ -163,7 +163,7 @@ def bad_folder(kind: str, folder: Path, model: Path) -> Path:
         ("prefix", CheckpointError, "model.layers.0.mlp.down_proj.lora_A.weight"),
         ("module", CheckpointError, "self_attn.query"),
         ("half", CheckpointError, "only lora_"),
-        ("embedding", CheckpointError, "lora_embedding_A"),
+        ("embedding", CheckpointError, "embed_tokens has only lora_A"),
         ("size", CheckpointError, "96 inputs"),
         ("missing", ModelNotFoundError, "adapter_config.json"),
     ],

@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from octavo import LLM, SamplingParams
-from octavo.errors import UnsupportedError
+from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.catalog import pull
 from octavo.lora.request import LoRARequest
 from tests.lora.test_engine import PROMPTS, SMALL, prompt_logprobs
@@ -24,6 +24,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "all-linear": {"target_modules": "all-linear", "r": 16, "lora_alpha": 24},
     "rank-1": {"target_modules": ["o_proj", "down_proj"], "r": 1, "lora_alpha": 1},
     "rank-64-rslora": {"target_modules": ["k_proj", "gate_proj", "up_proj"], "r": 64, "use_rslora": True},
+    "embedding": {"target_modules": ["embed_tokens", "up_proj"], "r": 20, "rank_pattern": {"embed_tokens": 3}},
     "expression": {"target_modules": r".*\.1\.(self_attn|mlp)\.(v|up)_proj", "r": 3},
     "one-layer": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1], "lora_dropout": 0.3},
     "excluded": {"target_modules": "all-linear", "exclude_modules": ["v_proj"], "r": 5},
@@ -104,6 +105,7 @@ def test_types_of_files_are_kept_unless_asked_otherwise(tmp_path):
     ("options", "text"),
     [
         ({"use_dora": True}, "use_dora"),
+        ({"target_modules": ["lm_head"]}, "lm_head"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "lora_only"}, "bias"),
         ({"lora_bias": True}, "lora_bias"),
@@ -112,9 +114,9 @@ def test_types_of_files_are_kept_unless_asked_otherwise(tmp_path):
 )
 def test_what_peft_can_and_octavo_cannot_is_refused_by_name(options, text, tmp_path):
     model = write_tiny_model(tmp_path / "model", llama_config())
-    write_peft(model, tmp_path / "adapter", target_modules=["q_proj"], **options)
+    write_peft(model, tmp_path / "adapter", **{"target_modules": ["q_proj"], **options})
     llm = LLM(str(model), enable_lora=True, **SMALL)
-    with pytest.raises(UnsupportedError, match=text):
+    with pytest.raises((UnsupportedError, CheckpointError), match=text):
         llm.generate(PROMPTS[:1], PARAMS, use_tqdm=False, lora_request=LoRARequest("a", 1, str(tmp_path / "adapter")))
 
 

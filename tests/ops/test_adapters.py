@@ -1,4 +1,4 @@
-"""adapted_linear: the native op against the reference on every instruction set, row by row, and what it refuses."""
+"""Adapted layers: the native ops against the reference on every instruction set, row by row, and what it refuses."""
 
 from __future__ import annotations
 
@@ -74,6 +74,25 @@ def test_native_equals_reference_whatever_the_neighbours(native, out_sizes, in_f
     for row in range(len(slots)):
         alone = native.adapted_linear(x[row : row + 1], weight, bias, slots[row : row + 1], adapters[0])
         assert np.array_equal(alone[0], y[row])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adapters_of_embeddings_equal_the_reference(native, kind):
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(50, 70)).astype(np.float32)
+    reference, packed = ReferenceOps(), native.pack([table])
+    adapters = [ops.adapter_slots((70,), 50, 4) for ops in (native, reference)]
+    fill(adapters, (70,), 50, kind, 19)
+    ids, slots = rng.integers(0, 50, 9).astype(np.int32), np.array([0, -1, 2, 1, 0, 0, 3, 0, 0], np.int32)
+    y = native.adapted_embedding(ids, packed, slots, adapters[0])
+    expected = reference.adapted_embedding(ids, reference.pack([table]), slots, adapters[1])
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
+    assert np.array_equal(y[[1, 6]], table[ids[[1, 6]]]) and not np.allclose(y, table[ids])
+    for row in range(len(ids)):
+        alone = native.adapted_embedding(ids[row : row + 1], packed, slots[row : row + 1], adapters[0])
+        assert np.array_equal(alone[0], y[row])
+    with pytest.raises(ValueError, match="layer"):
+        native.adapted_embedding(ids, native.pack([table[:, :69]]), slots, adapters[0])
 
 
 def test_an_adapter_leaves_nothing_to_the_next_in_its_slot(native):
