@@ -214,6 +214,12 @@ def test_adapters_are_those_of_all_also_of_a_process_that_starts_later(tmp_path:
     expected = says(first, "two")
     assert expected == says(second, "two") not in (None, says(second, "one"))
     assert ask(second, "POST", "/v1/load_lora_adapter", lora_name="two", lora_path=str(two))[0] == 400
+    write_adapter(tmp_path / "two", model, seed=7)
+    assert says(first, "two") == says(second, "two") == expected
+    in_place = {"lora_name": "two", "lora_path": str(two), "load_inplace": True}
+    assert ask(second, "POST", "/v1/load_lora_adapter", **in_place)[0] == 200
+    assert says(first, "two") == says(second, "two") not in (None, expected)
+    expected = says(first, "two")
     assert ask(second, "POST", "/v1/unload_lora_adapter", lora_name="one")[0] == 200
     assert says(first, "one") is None
     for process_id in server.servers:
