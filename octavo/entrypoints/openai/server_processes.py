@@ -8,8 +8,6 @@ import dataclasses
 import signal
 import socket
 import subprocess
-import time
-from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -162,20 +160,20 @@ class ServerProcesses:
 
     async def _keep(self, hub: Hub, index: int, front_end: FrontEnd) -> None:
         """Replace a process whenever it ends, until the server stops; raises EngineDeadError when that is hopeless."""
-        policy, deaths = RecoveryPolicy(), deque[float]()
+        policy, num_failed = RecoveryPolicy(), 0  # starts in a row that came to nothing
         while True:
             await front_end.ended.wait()
             status = await asyncio.to_thread(self._children[index].wait)
+            reason = f"signal {-status}" if status < 0 else f"exit status {status}"
+            num_failed = num_failed + 1 if front_end.ready.cancelled() else 0
+            if num_failed <= policy.max_deaths:
+                await asyncio.sleep(policy.retry_delay_s * (2**num_failed - 1))
             if self._is_stopping:
                 return
-            reason = f"signal {-status}" if status < 0 else f"exit status {status}"
-            deaths.append(time.monotonic())
-            while deaths[0] < deaths[-1] - policy.window_s:
-                deaths.popleft()
-            if len(deaths) > policy.max_deaths:
+            if num_failed > policy.max_deaths:
                 raise EngineDeadError(
-                    f"server process {index} died more than {policy.max_deaths} times in {policy.window_s:g} s; the "
-                    f"last time: {front_end.error.text if front_end.error is not None else reason}"
+                    f"server process {index} could not be started {num_failed} times in a row; the last time: "
+                    f"{front_end.error.text if front_end.error is not None else reason}"
                 )
             logger.warning("server process %d died (%s); another takes its place", index, reason)
             orders = _orders_of(index, self._orders, len(self._children), is_first_start=False)
