@@ -234,3 +234,55 @@ def test_a_step_that_fails_among_others_ends_only_its_own_requests(moment, error
     reasons = {request_id: outputs[-1].outputs[0].finish_reason for request_id, outputs in fake.run().items()}
     assert reasons == {"a": "length", "b": "length", "c": "error", "d": "error"}
     assert fake.scheduler.make_stats().kv_cache_usage == 0
+
+
+# -- a step ahead ------------------------------------------------------------------------------------------------------
+
+
+def test_where_somebody_else_computes_the_next_step_begins_before_outputs_are_returned():
+    fake = fake_engine(mixes)
+    fake.executor.computes_meanwhile = True
+    core = fake.engine.engine_core.engine_core
+    for index in range(3):
+        fake.engine.add_request(str(index), f"prompt number {index}", SamplingParams(**GREEDY, seed=index))
+    core.step()
+    assert len(fake.executor.steps) == 2
+    core.may_run_ahead = lambda: False  # somebody has come
+    core.step()
+    assert len(fake.executor.steps) == 2
+    assert core.step()[1]
+    assert len(fake.executor.steps) == 3
+
+
+def test_a_step_ahead_changes_no_text_and_leaves_nothing_behind():
+    texts = []
+    for computes_meanwhile in (False, True):
+        fake = fake_engine(mixes)
+        fake.executor.computes_meanwhile = computes_meanwhile
+        for index in range(5):
+            params = SamplingParams(**{**GREEDY, "max_tokens": 3 + index}, seed=index, stop="e" if index == 4 else None)
+            fake.engine.add_request(str(index), f"prompt number {index}", params)
+        texts.append({i: outputs[-1].outputs[0].text for i, outputs in fake.run().items()})
+        fake.engine.engine_core.engine_core.step()  # what was begun for a request that has ended meanwhile
+        assert fake.scheduler.make_stats().kv_cache_usage == 0
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("moment", ["before_execute", "before_sample"])
+def test_an_interrupt_of_the_step_ahead_loses_no_outputs(moment):
+    fake = fake_engine(mixes)
+    fake.executor.computes_meanwhile = True
+    expected = fake_engine(mixes).complete("hi", **GREEDY).outputs[0].token_ids
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+
+    def interrupt_the_second(step):
+        if len(fake.executor.steps) >= 1 + (moment == "before_sample"):
+            setattr(fake.executor, moment, lambda step: None)
+            raise KeyboardInterrupt
+
+    setattr(fake.executor, moment, interrupt_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        fake.engine.step()
+    # the first token had been computed; the interrupted step ends the request with an error, as it does elsewhere
+    answer = fake.run()["a"][-1].outputs[0]
+    assert (answer.token_ids, answer.finish_reason) == (expected[:1], "error")
