@@ -56,8 +56,7 @@ def plan_scoring(
     if not first or not second or len(first) not in (1, len(second)):
         raise InvalidRequestError(
             f"expected one first text, or as many as second texts, and at least one of each; got {len(first)} and "
-            f"{len(second)}",
-            "data_1",
+            f"{len(second)}"
         )
     texts = [_text(text) for text in (*first, *second)]
     queries, documents = texts[: len(first)] * (len(second) // len(first)), texts[len(first) :]

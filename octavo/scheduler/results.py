@@ -184,7 +184,7 @@ def _append_structured(
             return token_ids[:count], RequestStatus.FINISHED_STOPPED
         if progress is GrammarProgress.REJECTED:
             request.all_token_ids.pop()
-            request.stop_reason = f"token {token_id} does not follow the grammar: {grammar.error(request)}"
+            request.stop_reason = f"{GRAMMAR_GAVE_UP}token {token_id}: {grammar.error(request)}"
             return token_ids[: count - 1], RequestStatus.FINISHED_ERROR
         if status is not None:
             return token_ids[:count], status

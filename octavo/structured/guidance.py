@@ -24,6 +24,7 @@ LARK_HEADER = '%llguidance {"no_forcing": true}\n'
 _MAX_MESSAGE_CHARS = 500
 _NOTHING_FITS = "NoExtensionBias"  # the library's name for a grammar in which nothing can begin
 _BLAMED = (("patternProperty", "patternProperties"), ("regex", "pattern"))  # in the library's words -> a keyword
+_PLACE = re.compile(r"\bat (\d+)\(\d+\): ")  # the first line is the header
 _QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
 
 
@@ -133,5 +134,6 @@ def readable(message: str) -> str:
     text = re.split("<non-verbose/>|<state>|<backtrace>", message)[0].strip()
     if text == _NOTHING_FITS:
         return "no text satisfies it"
+    text = _PLACE.sub(lambda match: "" if match[1] == "2" else f"line {int(match[1]) - 1}: ", text)
     lines = [line for line in text.splitlines() if not _QUOTED_LINE.match(line)]
     return " ".join(" ".join(lines).split())[:_MAX_MESSAGE_CHARS]

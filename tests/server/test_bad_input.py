@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from octavo.entrypoints.openai.body import load_json
+from octavo.errors import InvalidRequestError
 from tests.server.conftest import JSON_TYPE, Engine, Server
 
 GOOD = {"prompt": "abc", "max_tokens": 2}
@@ -315,3 +317,10 @@ def test_more_sequences_than_run_at_once_all_finish(tiny: Server):
     answer = tiny.complete(prompt="abc", n=64, max_tokens=3, ignore_eos=True).json
     assert [choice["index"] for choice in answer["choices"]] == list(range(64))
     assert answer["usage"]["completion_tokens"] == 192
+
+
+def test_what_is_wrong_with_a_body_is_said_once():
+    for body, message in ((b'{"a": 1, "a": 2}', "the request's body has 'a' twice in one object"), (b"[NaN]", "NaN")):
+        with pytest.raises(InvalidRequestError, match=message) as error:
+            load_json(body)
+        assert str(error.value).count("the request's body") == 1

@@ -161,3 +161,15 @@ def test_model_without_end_of_sequence_ends_with_its_grammar():
     assert allowed(backend, matcher) == {ord("b"), NUM_TOKENS}, "the bit beyond the logits stands for the end"
     matcher.accept(ord("b"))
     assert matcher.is_complete
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "message"),
+    [
+        ("regex", "*a", '^invalid regex "\\*a"'),
+        ("grammar", "start: a\na: missing", '^line 2: unknown name: "missing"'),
+    ],
+)
+def test_refusals_point_into_what_the_user_wrote(backend: GuidanceBackend, constraint: str, text: str, message: str):
+    with pytest.raises(GrammarError, match=message):
+        begin(backend, constraint, text)

@@ -130,6 +130,8 @@ def load_json(body: bytes) -> object:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequestError(f"the request's body is not JSON: {error.msg} ({where})") from None
+    except InvalidRequestError:
+        raise
     except ValueError as error:  # an integer of thousands of digits
         raise InvalidRequestError(f"the request's body is not valid: {error}") from None
     return value
