@@ -31,7 +31,6 @@ class EngineCore:
     """Takes requests, gives tokens, one step at a time. Only `queue_abort` may be called from another thread.
 
     before_step: told of every step before it computes
-    may_run_ahead: whether a step may begin before the last one's outputs are handed out, where somebody else computes
     dead_error: why nothing works any more: a worker is gone, or the books of blocks and requests cannot be trusted
     """
 
@@ -43,16 +42,12 @@ class EngineCore:
         self.scheduler = scheduler
         self._grammars = grammars
         self.before_step: Callable[[SchedulerOutput], None] | None = None
-        self.may_run_ahead: Callable[[], bool] = lambda: executor.computes_meanwhile
         self.dead_error: EngineDeadError | None = None
         self._books = _Bookkeeping(self)
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._steps = StepQueue(executor)
-        self._done: tuple[StepOutputs, bool] | None = (
-            None  # a step's outputs until they are returned, should Ctrl-C come
-        )
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +71,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Say whether a step would have something to compute or deliver."""
-        return bool(self._steps) or self._done is not None or self._may_schedule()
+        return bool(self._steps) or self._may_schedule()
 
     def _may_schedule(self) -> bool:
         return self.scheduler.has_unfinished_requests() and not self.is_paused and not self.sleep_level
@@ -86,8 +81,7 @@ class EngineCore:
     def step(self) -> tuple[StepOutputs, bool]:
         """Schedule, execute, sample, update; return outputs per client and whether the model ran.
 
-        Where the executor works on several steps at a time, as many are started, and the oldest is waited for. Where it
-        computes meanwhile, the next step begins before outputs are returned.
+        Where the executor works on several steps at a time, as many are started, and the oldest is waited for.
 
         A forward or a sampling that fails ends the step's requests with an error, and the others go on. Whatever else
         fails ends the core: this and all later steps raise EngineDeadError.
@@ -96,15 +90,6 @@ class EngineCore:
             return self._step()
 
     def _step(self) -> tuple[StepOutputs, bool]:
-        if self._done is None:
-            self._done = self._finish_step()
-        if self.scheduler.running and self.may_run_ahead():
-            while self._may_start_another():
-                self._start_step()
-        done, self._done = self._done, None
-        return done
-
-    def _finish_step(self) -> tuple[StepOutputs, bool]:
         self._process_queued_aborts()
         while self._may_start_another():
             self._start_step()

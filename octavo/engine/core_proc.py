@@ -97,7 +97,6 @@ class EngineCoreProc:
             "is_sleeping": lambda: core.sleep_level > 0,
         }
         core.before_step = self._announce
-        core.may_run_ahead = lambda: core.executor.computes_meanwhile and inbox.empty()  # who came joins the next step
 
     def run(self) -> None:
         """Serve until told to stop."""

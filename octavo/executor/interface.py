@@ -36,11 +36,9 @@ class Executor(ABC):
     """Workers behind one interface; `collective_rpc` is the primitive, the rest is typed convenience.
 
     max_concurrent_batches: steps that may be pending at the same time; their results are taken in order
-    computes_meanwhile: a step computes while the caller does something else
     """
 
     max_concurrent_batches: int = 1
-    computes_meanwhile: bool = False
 
     @staticmethod
     def get_class(config: OctavoConfig) -> Callable[[OctavoConfig, Checkpoint], Executor]:

@@ -59,8 +59,6 @@ class RemoteWorkers(Protocol):
 class RemoteExecutor(Executor):
     """Speaks with RemoteWorkers; not thread-safe."""
 
-    computes_meanwhile = True
-
     def __init__(self, workers: RemoteWorkers, parallel: ParallelConfig) -> None:
         self.workers = workers
         self.max_concurrent_batches = parallel.pipeline_parallel_size
