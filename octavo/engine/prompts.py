@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.types.sampling_checks import as_int, is_valid_unicode, wrong
@@ -74,13 +74,20 @@ def parse_prompt(prompt: object, encode: Callable[[str], list[int]]) -> ParsedPr
     raise _wrong_form(prompt)
 
 
-def is_single_prompt(prompts: object) -> bool:
-    """Say whether this is one prompt: text, a mapping, or a list whose first item is a number."""
+def as_prompts(prompts: object) -> list[Any]:
+    """Return the prompts of an API call: one alone, or those of a list, an array, a column of a table, a generator.
+
+    A collection whose first item is a number is one prompt.
+    """
+    to_list = getattr(prompts, "tolist", None)
+    prompts = to_list() if callable(to_list) else prompts
     if isinstance(prompts, (str, Mapping)):
-        return True
-    if not isinstance(prompts, Sequence):
+        return [prompts]
+    if isinstance(prompts, (bytes, bytearray)) or not isinstance(prompts, Iterable):
         raise _wrong_form(prompts)
-    return len(prompts) > 0 and not isinstance(prompts[0], (str, Mapping, Sequence))
+    listed = list(prompts)
+    is_one = len(listed) > 0 and not isinstance(listed[0], (str, Mapping, Sequence))
+    return [listed] if is_one else listed
 
 
 def _parse_mapping(prompt: Mapping[str, object], encode: Callable[[str], list[int]]) -> ParsedPrompt:

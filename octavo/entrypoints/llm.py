@@ -11,7 +11,7 @@ from typing import Any, Literal
 from octavo.config import EngineArgs
 from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.llm_engine import LLMEngine
-from octavo.engine.prompts import is_single_prompt
+from octavo.engine.prompts import as_prompts
 from octavo.entrypoints import pooling_calls
 from octavo.entrypoints.beam_search import BeamSearchOutput, run_beam_search
 from octavo.entrypoints.progress import Progress, UseTqdm
@@ -94,8 +94,8 @@ class LLM:
         priority: one for all or one per prompt, lower first; needs scheduling_policy="priority"
         """
         _refuse_unbuilt(mm_processor_kwargs)
-        prompts = _as_list(prompts)
-        return self._add_and_run(prompts, sampling_params, priority, tokenization_kwargs, lora_request, use_tqdm)
+        listed = as_prompts(prompts)
+        return self._add_and_run(listed, sampling_params, priority, tokenization_kwargs, lora_request, use_tqdm)
 
     def chat(
         self,
@@ -167,7 +167,7 @@ class LLM:
 
         concurrency_limit: at most so many prompts are searched at the same time
         """
-        return run_beam_search(self, _as_list(prompts), params, lora_request, use_tqdm, concurrency_limit)
+        return run_beam_search(self, as_prompts(prompts), params, lora_request, use_tqdm, concurrency_limit)
 
     def enqueue(
         self,
@@ -180,7 +180,8 @@ class LLM:
     ) -> list[str]:
         """Add requests without running them; return their ids. `wait_for_completion` runs them."""
         with self._engine_lock:
-            request_ids = self._add_all(_as_list(prompts), sampling_params, priority, tokenization_kwargs, lora_request)
+            listed = as_prompts(prompts)
+            request_ids = self._add_all(listed, sampling_params, priority, tokenization_kwargs, lora_request)
             self._pending.update(dict.fromkeys(request_ids))
         return request_ids
 
@@ -366,12 +367,6 @@ class LLM:
                 if completion.finish_reason == "error":
                     logger.warning("request %s failed: %s", output.request_id, completion.stop_reason)
             yield output
-
-
-def _as_list(prompts: object) -> list[PromptType]:
-    if isinstance(prompts, Iterable) and not isinstance(prompts, (Mapping, Sequence)):
-        prompts = list(prompts)  # an array, a column of a table, a generator
-    return [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, call-overload]
 
 
 def _as_conversations(

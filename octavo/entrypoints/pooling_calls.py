@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from octavo.engine.prompts import is_single_prompt
+from octavo.engine.prompts import as_prompts
 from octavo.entrypoints.progress import UseTqdm
 from octavo.entrypoints.scoring import plan_scoring
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -50,7 +50,7 @@ def encode(
     """Return what the model makes of each prompt, for the task or the model's own."""
     if lora_request is not None:
         raise UnsupportedError("lora_request: models for pooling take no adapters; leave it out")
-    listed: list[PromptType] = [prompts] if is_single_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
+    listed: list[PromptType] = as_prompts(prompts)
     every_params = _for_task(pooling_params, pooling_task, len(listed))
     kwargs = dict(tokenization_kwargs or {})
     if truncate_prompt_tokens is not None:

@@ -60,6 +60,8 @@ def test_a_list_may_mix_forms():
 def test_prompts_may_come_in_any_ordered_collection(kind):
     llm, _ = fake_llm()
     assert texts(generate(llm, kind(["ab", "bb"]))) == ["aa", "bb"]
+    assert texts(generate(llm, kind([[97, 98], [98, 98]]))) == ["aa", "bb"]
+    assert texts(generate(llm, kind([97, 98]))) == ["aa"]
 
 
 def test_no_prompts_give_no_results():
