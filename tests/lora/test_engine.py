@@ -132,6 +132,19 @@ def test_an_adapter_can_be_replaced_in_place(llm, model, tmp_path):
     assert results(llm, PROMPTS[:1], request) == second
 
 
+def test_a_reload_in_place_leaves_running_requests_as_they_are(llm, model, tmp_path):
+    path = write_adapter(tmp_path / "adapter", model, seed=21)
+    request, again = (LoRARequest("changing", 51, str(path), load_inplace=anew) for anew in (False, True))
+    first = results(llm, PROMPTS[:1], request)
+    llm.enqueue(PROMPTS[:1], PARAMS, lora_request=request)
+    for _ in range(3):
+        llm.llm_engine.step()
+    write_adapter(path, model, seed=22)
+    llm.enqueue(PROMPTS[:1], PARAMS, lora_request=again)
+    together = [comparable(output) for output in llm.wait_for_completion(use_tqdm=False)]
+    assert together == first + results(llm, PROMPTS[:1], request) and together[0] != together[1]
+
+
 def test_more_adapters_than_slots_and_memory_take_turns(llm, model, adapters):
     roomy = LLM(str(model), enable_lora=True, max_loras=4, **SMALL)
     requests = [adapters[i % 4] for i in range(12)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
 from octavo.entrypoints.openai.adapters import parse_lora_modules
 from octavo.errors import ConfigError
 from octavo.lora.request import LoRARequest
+from tests.engine.processes import wait_until
 from tests.lora.adapters import rename_tensors, write_adapter
 from tests.server.conftest import Engine
 from tests.tiny_models import llama_config, write_tiny_model
@@ -97,9 +99,24 @@ def test_adapters_come_and_go_at_run_time(server, expected, folder, tmp_path):
     assert server.post("/v1/unload_lora_adapter", lora_name="two").status == 404
 
 
-def test_the_metrics_say_which_adapters_run_and_how_many_may(server):
+def info(server) -> str:
+    """Return the labels of lora_requests_info from max_lora on."""
     (line,) = (line for line in server.get("/metrics").body.decode().splitlines() if "lora_requests_info{" in line)
-    assert 'max_lora="2",running_lora_adapters="",waiting_lora_adapters=""' in line
+    return line[line.index("max_lora") : line.index("}")]
+
+
+def test_an_adapter_that_is_unloaded_finishes_what_runs_and_the_metrics_name_it(server, folder):
+    none = 'max_lora="2",running_lora_adapters="",waiting_lora_adapters=""'
+    wait_until(lambda: info(server) == none)
+    assert server.post("/v1/load_lora_adapter", lora_name="two", lora_path=str(folder / "two")).status == 200
+    body = {"model": "two", "prompt": PROMPT, "max_tokens": 400, "n": 8, "seed": 1, "ignore_eos": True}
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(lambda: server.post("/v1/completions", **body))
+        wait_until(lambda: 'running_lora_adapters="two"' in info(server))
+        assert server.post("/v1/unload_lora_adapter", lora_name="two").status == 200
+        assert server.post("/v1/completions", **body).status == 404
+        assert answer.result().json["usage"]["completion_tokens"] == 8 * 400
+    wait_until(lambda: info(server) == none)
 
 
 def test_adapters_that_do_not_fit_are_refused_and_leave_no_name(server, expected, folder, tmp_path, monkeypatch):
