@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,16 @@ def test_a_rank_alone_needs_nobody() -> None:
     group.all_reduce(array)
     group.barrier()
     assert array.tolist() == [0, 1, 2] and group.all_gather(array[None], [3]).tolist() == [[0, 1, 2]]
+
+
+def test_neighbours_of_a_stage_share_contexts(meeting: Rendezvous) -> None:
+    place = WorkerPlace(tp_size=4, pp_size=2, dcp_size=2, address=meeting.address, timeout_s=10.0)
+
+    def run(rank: int) -> list[float]:
+        groups = connect(replace(place, rank=rank))
+        ranks = groups.context.all_gather(np.full((1, 1), rank, np.float32), [1, 1])
+        groups.close()
+        return ranks[0].tolist()
+
+    with ThreadPoolExecutor(place.world_size) as pool:
+        assert list(pool.map(run, range(8))) == [[rank - rank % 2, rank - rank % 2 + 1] for rank in range(8)]
