@@ -21,8 +21,8 @@ async def pause_generation(engine: AsyncLLM, *, mode: PauseMode = "abort", clear
     """
     if mode not in ("abort", "wait", "keep"):
         raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
+    engine.streams.attach()
     core = engine.engine_core
-    core.attach()
     await core.call_front_ends("hold", mode == "abort", standing="hold")
     if mode == "keep":
         await core.call("pause")

@@ -53,7 +53,7 @@ def run_server(
 
 async def serve(server: ServerState, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve on the running event loop, until a signal if this is the main thread, or else until cancelled."""
-    server.engine.engine_core.attach()
+    server.engine.streams.attach()
     await server.adapters.load_at_start(parse_lora_modules(server.args.lora_modules))
     web = WebServer(uvicorn_config(server), server)
     stats = asyncio.create_task(log_stats_forever(server.engine, server.args.stats_interval_s))

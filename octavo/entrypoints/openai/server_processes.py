@@ -79,10 +79,6 @@ class ServerChild:
         with contextlib.suppress(ConnectionError):  # it is gone already: its end will be seen
             send_frame(self.connection, msgspec.msgpack.encode(orders))
 
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self._process.poll() is None:
