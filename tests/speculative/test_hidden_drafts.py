@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
+from octavo.lora.request import LoRARequest
 from octavo.worker.draft_step import DraftLengths, DraftStep
 from tests.engine.processes import comparable
 from tests.invariance.workloads import random_workload
+from tests.lora.adapters import write_adapter
 from tests.speculative.draft_weights import (
     Guess,
     Target,
@@ -175,6 +177,26 @@ def test_grammars_bind_guesses_too(cases, name):
     plain = run(LLM(case.model, **ROOMY), prompts, params)
     llm = LLM(case.model, speculative_config=case.wish, **{**ROOMY, "max_num_batched_tokens": 32})
     assert [comparable(output) for output in run(llm, prompts, params)] == [comparable(output) for output in plain]
+
+
+@pytest.mark.native_ops
+@pytest.mark.usefixtures("guesses_all")
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3"])
+def test_adapters_are_guessed_for_too(cases, tmp_path, name):
+    case = cases[name]
+    adapter = LoRARequest("one", 1, str(write_adapter(tmp_path / "adapter", Path(case.model), projections=("o_proj",))))
+    prompts = [{"prompt_token_ids": list(range(3, 40))}, {"prompt_token_ids": [5, 6, 7]}] * 2
+    requests = [adapter, None, None, adapter]
+    params = SamplingParams(temperature=0.7, seed=1, max_tokens=20, ignore_eos=True, logprobs=1, prompt_logprobs=0)
+    options = {**ROOMY, "max_num_batched_tokens": 32, "enable_lora": True}
+    plain, guessed = (
+        LLM(case.model, speculative_config=wish, **options).generate(
+            prompts, params, use_tqdm=False, lora_request=requests
+        )
+        for wish in (None, case.wish)
+    )
+    assert [comparable(output) for output in guessed] == [comparable(output) for output in plain]
+    assert comparable(guessed[0]) != comparable(guessed[2])
 
 
 # -- weights that are right --------------------------------------------------------------------------------------------
