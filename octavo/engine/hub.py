@@ -34,6 +34,7 @@ from octavo.engine.hub_messages import (
 )
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import OctavoError
+from octavo.metrics.engine_metrics import EngineCounts
 from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError, failed_call_as_data
@@ -141,8 +142,11 @@ class Hub:
         self._abort(list(front_end.request_ids))
         for question in list(self._questions.values()):
             self._answered(question, front_end, front_end.counts.get(question.call.method))
-        for method, counts in front_end.counts.items():
-            self._past_counts[method].append(counts)
+        engine_counts = msgspec.convert(front_end.counts.pop("engine_counts", []), list[EngineCounts])
+        for engine, counts in zip(self._metrics.engines, engine_counts, strict=False):  # none, if it was never asked
+            engine.counts.add(counts)
+        for method, answer in front_end.counts.items():
+            self._past_counts[method].append(answer)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
