@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -223,6 +224,25 @@ def test_a_silent_stream_says_that_it_is_alive(slow_engine: Engine):
     while b"[DONE]" not in head:
         head += waiting.recv(1000)
     waiting.close()
+
+
+@pytest.mark.parametrize("in_one_piece", [True, False])
+def test_a_client_that_offers_http_2_is_answered_over_http_1(tiny: Server, in_one_piece: bool):
+    """Java's client does so with each first request; the body was taken for another protocol's and lost."""
+    body = b'{"prompt": "\\r\\nUpgrade: a", "max_tokens": 1}'
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    ) % len(body)
+    with socket.create_connection(("127.0.0.1", tiny.port), timeout=10) as connection:
+        for _ in range(2):
+            for piece in [head + body] if in_one_piece else [head, body]:
+                time.sleep(0.05)
+                connection.sendall(piece)
+            reply = b""
+            while b'"usage"' not in reply:
+                reply += connection.recv(4096)
+                assert reply.startswith(b"HTTP/1.1 200"), reply
 
 
 def test_a_server_behind_a_path_of_a_proxy(tiny_engine: Engine):

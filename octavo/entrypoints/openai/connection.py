@@ -6,11 +6,14 @@ Without them a client could make the server hold an endless header, or a connect
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from octavo.entrypoints.openai.server_args import ServerArgs
+
+_UPGRADE = re.compile(rb"\r\n(upgrade[ \t]*:)", re.IGNORECASE)
 
 
 def limited_protocol(args: ServerArgs) -> type[asyncio.Protocol]:
@@ -33,6 +36,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._reads_head = True
+        self._awaits_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
@@ -48,7 +52,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._awaits_head else data)
         if self._reads_head and not self._is_refused:
             self._head_bytes += len(data)
             if self._head_bytes > self.max_header_bytes:
@@ -60,13 +64,17 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def on_headers_complete(self) -> None:
-        self._reads_head = False
+        self._reads_head = self._awaits_head = False
         self._stop_timer()
         head_bytes = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
         if len(self.headers) > self.max_header_count or head_bytes > self.max_header_bytes:
             self._refuse()
             raise ValueError("the request's head is too large")  # the parser stops here
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._awaits_head = True
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         if not self._is_refused:
@@ -98,3 +106,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._start_timer()
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Rename the header Upgrade in the head that these bytes are or begin with.
+
+    There is nothing to upgrade to, and the parser would skip the body: Java's client asks for HTTP/2 in this way.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(rb"\r\nx-\1", head) + end + rest
