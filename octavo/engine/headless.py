@@ -122,6 +122,7 @@ class HostedReplica(threading.Thread):
         try:
             while not self._is_stopping and not self._is_dismissed:
                 with self._connect() as self._connection:
+                    logger.info("replica %d is at the disposal of %s:%d", self._rank, *self._where)
                     self._serve(self._connection)
                 if not self._is_dismissed:
                     logger.warning("replica %d has lost its front end; waiting for it", self._rank)
