@@ -161,7 +161,8 @@ def _most_likely(values: Float, k: int) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     values = np.nan_to_num(values, copy=True, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     candidates = np.flatnonzero(values >= np.partition(values, -k)[-k])
-    return candidates[np.lexsort((candidates, -values[candidates]))[:k]]
+    chosen: NDArray[np.int64] = candidates[np.lexsort((candidates, -values[candidates]))[:k]]
+    return chosen
 
 
 def _check_logits(logits: Float) -> tuple[int, int]:

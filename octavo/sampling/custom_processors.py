@@ -166,7 +166,7 @@ class CustomProcessors:
         processors = self._late if late else self._early
         if not processors:
             return
-        by_row = np.zeros((self._batch_size(), self._vocab_size), np.float32)
+        by_row: Float = np.zeros((self._batch_size(), self._vocab_size), np.float32)
         by_row[rows] = logits
         for processor in processors:
             result = processor.apply(by_row)

@@ -16,9 +16,9 @@ class TokenCounts:
         distinct = list(dict.fromkeys([*prompt_ids, *output_ids]))
         self._place_of = {token_id: place for place, token_id in enumerate(distinct)}
         capacity = len(distinct) + 64
-        self._ids = np.zeros(capacity, np.int32)
+        self._ids: Int = np.zeros(capacity, np.int32)
         self._ids[: len(distinct)] = distinct
-        self._counts = np.zeros(capacity, np.int32)
+        self._counts: Int = np.zeros(capacity, np.int32)
         places = np.array([self._place_of[token_id] for token_id in output_ids], np.intp)
         np.add.at(self._counts, places, 1)
 

@@ -36,7 +36,8 @@ class BlockTable:
     def slots(self, token_rows: NDArray[np.intp], positions: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return each token's physical slot [T]: block id * block_size + offset; 0 for one that is kept elsewhere."""
         blocks, offsets = np.divmod(positions, self.block_size)
-        slots = self._table[token_rows, blocks] * np.int64(self.block_size // self._dealt.num_parts)
+        slots: NDArray[np.int64] = self._table[token_rows, blocks] * np.int64(self.block_size // self._dealt.num_parts)
         if self._dealt.num_parts == 1:
             return slots + offsets
-        return np.where(self._dealt.has(offsets), slots + self._dealt.count(offsets), 0)
+        own: NDArray[np.int64] = np.where(self._dealt.has(offsets), slots + self._dealt.count(offsets), 0)
+        return own

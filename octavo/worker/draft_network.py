@@ -97,7 +97,8 @@ class DraftNetwork:
         ends: how many tokens of each are read; hidden: [R, H] of the last ones
         """
         guesses: list[list[int]] = [[] for _ in rows]
-        going_on, depth = np.arange(len(rows)), 0
+        going_on: NDArray[np.intp] = np.arange(len(rows))
+        depth = 0
         while True:
             depth += 1
             token_ids = self._ops.argmax(self.bound.logits(hidden))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
@@ -33,7 +34,7 @@ class MedusaDrafter(Drafter):
         self._heads = load_medusa(own.config, weights, model.facts, self._ops, speculative.num_speculative_tokens)
         self._hidden_size = model.facts.hidden_size
         vocab_size = read_medusa(own.config, model.facts).vocab_size
-        self._token_ids = np.arange(vocab_size)
+        self._token_ids: NDArray[np.integer] = np.arange(vocab_size)
         if vocab_size < model.facts.vocab_size:
             name = next((name for name in ("token_map", "medusa_heads.token_map") if weights.has(name)), "token_map")
             self._token_ids = read_ids(own, self._config.load, name, vocab_size)
