@@ -38,6 +38,7 @@ class BlockTable:
         blocks, offsets = np.divmod(positions, self.block_size)
         slots: NDArray[np.int64] = self._table[token_rows, blocks] * np.int64(self.block_size // self._dealt.num_parts)
         if self._dealt.num_parts == 1:
-            return slots + offsets
+            slots += offsets
+            return slots
         own: NDArray[np.int64] = np.where(self._dealt.has(offsets), slots + self._dealt.count(offsets), 0)
         return own
