@@ -163,7 +163,7 @@ class StructuredOutputManager:
         """Learn the tokens' bytes, before the first request with a grammar; a second time is ignored."""
         if self._backend is not None:
             return
-        self._backend = self._submit(self._load, packed)
+        self._backend = self._submit(self._builder, self._load, packed)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until some grammar is ready, or until the time is over."""
@@ -189,7 +189,7 @@ class StructuredOutputManager:
             compiled = self._compiled(request)
             if output or not compiled.done():
                 # the builder works in order: a grammar that it compiles is there before the place in it
-                arriving = self._submit(self._begin, compiled, request, output)
+                arriving = self._submit(self._builder, self._begin, compiled, request, output)
             else:
                 arriving = Future()
                 self._finish(arriving, compiled, request)
@@ -218,7 +218,7 @@ class StructuredOutputManager:
         with place.failing_alone():
             progress = place.take(token_id)
         if place.is_slow and progress is GrammarProgress.CONTINUES and not place.is_reasoning:
-            place.mask = self._submit_to(self._slow_filler, self._fill_alone, place)
+            place.mask = self._submit(self._slow_filler, self._fill_alone, place)
         return progress
 
     def may_run(self, request: GrammarRequest) -> bool:
@@ -337,7 +337,7 @@ class StructuredOutputManager:
         assert self._backend is not None, "load_vocabulary comes before the first grammar"
         compiled = self._grammars.get(spec)
         if compiled is None:
-            compiled = self._grammars[spec] = self._submit(lambda: self._ready_backend().compile(spec))
+            compiled = self._grammars[spec] = self._submit(self._builder, lambda: self._ready_backend().compile(spec))
             self._kept_chars += len(spec.source)
             self._forget_old()
         self._grammars.move_to_end(spec)
@@ -377,10 +377,7 @@ class StructuredOutputManager:
         assert self._backend is not None
         return self._backend.result()
 
-    def _submit(self, work: Callable[..., Result], *args: object) -> Future[Result]:
-        return self._submit_to(self._builder, work, *args)
-
-    def _submit_to(self, threads: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Future[Result]:
+    def _submit(self, threads: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Future[Result]:
         """Have it done by a thread, of which `wait` hears."""
         future = threads.submit(work, *args)
         future.add_done_callback(lambda _: self._progress.set())
