@@ -180,7 +180,7 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
     ("flags", "word"),
     [
         (("--fully-sharded-loras",), "one worker"),
-        (("--speculative-config", '{"model": "x"}'), "speculative"),
+        (("--speculative-config", '{"method": "mlp_speculator", "num_speculative_tokens": 3}'), "not built"),
         (("--tool-call-parser", "x"), "hermes"),
         (("--tool-parser-plugin", "no-such-file.py"), "no such file"),
         (("--reasoning-parser", "x"), "qwen3"),
