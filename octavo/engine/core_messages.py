@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -44,8 +45,8 @@ class AbortRequests(msgspec.Struct, array_like=True, tag=2):
     request_ids: list[str]
 
 
-class CallCore(msgspec.Struct, array_like=True, tag=3):
-    """Call a service of the core by name; answered by a CallResult."""
+class CallService(msgspec.Struct, array_like=True, tag=3):
+    """Call a service of the receiver by name; answered by a CallResult."""
 
     call_id: int
     method: str
@@ -56,7 +57,7 @@ class StopCore(msgspec.Struct, array_like=True, tag=4):
     """Release the workers and end the process."""
 
 
-CoreMessage = AddRequest | AbortRequests | CallCore | StopCore
+CoreMessage = AddRequest | AbortRequests | CallService | StopCore
 
 # -- core to front end: notes, which arrive even if their sender dies at once ------------------------------------------
 
@@ -70,8 +71,8 @@ class CoreReady(msgspec.Struct, array_like=True, tag=1):
     vocab_size: int
 
 
-class StartFailed(msgspec.Struct, array_like=True, tag=2):
-    """The core could not start; the process ends."""
+class StartFailed(msgspec.Struct, array_like=True, tag=7):
+    """The sender could not start; its process ends."""
 
     error: RaisedError
 
@@ -99,8 +100,8 @@ class StepDone(msgspec.Struct, array_like=True, tag=1):
     outputs: EngineCoreOutputs
 
 
-class CallResult(msgspec.Struct, array_like=True, tag=2):
-    """The answer to a CallCore: a result or an error."""
+class CallResult(msgspec.Struct, array_like=True, tag=5):
+    """The answer to a call: a result or an error."""
 
     call_id: int
     result: Any = None
@@ -109,36 +110,11 @@ class CallResult(msgspec.Struct, array_like=True, tag=2):
 
 FrontMessage = StepDone | CallResult
 
-_encoder = msgspec.msgpack.Encoder()
-_core_decoder = msgspec.msgpack.Decoder(CoreMessage)
-_front_decoder = msgspec.msgpack.Decoder(FrontMessage)
-_note_decoder = msgspec.msgpack.Decoder(Note)
-_start_decoder = msgspec.msgpack.Decoder(StartCore)
-
-
-def encode(message: CoreMessage | FrontMessage | Note | StartCore) -> bytes:
-    """Return a message's bytes; raises TypeError or OverflowError for what is not plain data."""
-    return _encoder.encode(message)
-
-
-def decode_core_message(data: bytes) -> CoreMessage:
-    """Read a message to the core."""
-    return _core_decoder.decode(data)
-
-
-def decode_front_message(data: bytes) -> FrontMessage:
-    """Read a message to the front end."""
-    return _front_decoder.decode(data)
-
-
-def decode_note(data: bytes) -> Note:
-    """Read a note to the front end."""
-    return _note_decoder.decode(data)
-
-
-def decode_start(data: bytes) -> StartCore:
-    """Read the first message of all."""
-    return _start_decoder.decode(data)
+encode = msgspec.msgpack.Encoder().encode  # raises TypeError or OverflowError for what is not plain data
+decode_core_message: Callable[[bytes], CoreMessage] = msgspec.msgpack.Decoder(CoreMessage).decode
+decode_front_message: Callable[[bytes], FrontMessage] = msgspec.msgpack.Decoder(FrontMessage).decode
+decode_note: Callable[[bytes], Note] = msgspec.msgpack.Decoder(Note).decode
+decode_start = msgspec.msgpack.Decoder(StartCore).decode
 
 
 # -- options as data ---------------------------------------------------------------------------------------------------
@@ -164,9 +140,9 @@ def _as_data(value: object) -> str:
 
 
 def call_message(call_id: int, method: str, args: tuple[Any, ...]) -> bytes:
-    """Return a CallCore's bytes; raises UnsupportedError for arguments that are not plain data."""
+    """Return a CallService's bytes; raises UnsupportedError for arguments that are not plain data."""
     text = f"{method}: arguments go to the engine's process and {ONLY_PLAIN}"
-    return encoded(encode, CallCore(call_id, method, list(args)), UnsupportedError, text)
+    return encoded(encode, CallService(call_id, method, list(args)), UnsupportedError, text)
 
 
 def request_message(request: EngineCoreRequest) -> bytes:

@@ -30,8 +30,8 @@ from octavo.engine.core_messages import (
     AbortRequests,
     AddRequest,
     Admitted,
-    CallCore,
     CallResult,
+    CallService,
     CoreFailed,
     CoreMessage,
     CoreReady,
@@ -128,7 +128,7 @@ class EngineCoreProc:
         elif isinstance(message, AbortRequests):
             self._core.abort_requests(message.request_ids)
             self._are_stats_due = True
-        elif isinstance(message, CallCore):
+        elif isinstance(message, CallService):
             self._answer(message)
         elif isinstance(message, WorkerDied):
             self._core.check_health()
@@ -144,7 +144,7 @@ class EngineCoreProc:
             refusal = EngineCoreOutput(message.request.request_id, [], None, None, FinishReason.ERROR, str(error))
             self._send(StepDone(EngineCoreOutputs(outputs=[refusal])))
 
-    def _answer(self, call: CallCore) -> None:
+    def _answer(self, call: CallService) -> None:
         try:
             result = self._services[call.method](*call.args)
             answer = CallResult(call.call_id, msgspec.to_builtins(result))

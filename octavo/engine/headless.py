@@ -42,9 +42,9 @@ from octavo.engine.host_messages import (
     StartHosted,
     ToHost,
     ToHosted,
+    decode_to_host,
     encode,
     proof,
-    to_host_decoder,
 )
 from octavo.engine.meeting_place import MeetingPlace
 from octavo.engine.remote_hosts import keep_alive
@@ -179,7 +179,7 @@ class HostedReplica(threading.Thread):
                     self._child.register(poller)
                 poller.poll()
                 for data in reader.read():
-                    self._obey(connection, to_host_decoder.decode(data))
+                    self._obey(connection, decode_to_host(data))
                 if self._child is not None:
                     self._report(connection, self._child)
         except OSError:  # the connection has ended while something was sent

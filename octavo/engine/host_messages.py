@@ -107,5 +107,5 @@ FromHost = HostedStarted | HostedMessage | HostedNote | HostedEnded
 SHARED_LIMITS = ("max_model_len", "num_gpu_blocks_override")
 
 encode = msgspec.msgpack.Encoder().encode
-to_host_decoder = msgspec.msgpack.Decoder(ToHost)
-from_host_decoder = msgspec.msgpack.Decoder(FromHost)
+decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
+decode_from_host = msgspec.msgpack.Decoder(FromHost).decode

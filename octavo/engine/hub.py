@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -18,19 +19,16 @@ from typing import Any
 import msgspec
 
 from octavo.engine.async_mp_client import AsyncMPClient
-from octavo.engine.core_messages import AbortRequests, CallResult, CoreReady, StepDone
+from octavo.engine.core_messages import AbortRequests, CallResult, CallService, CoreReady, StartFailed, StepDone
 from octavo.engine.frame_link import FrameLink
 from octavo.engine.hub_messages import (
     CallCores,
     CallFrontEnds,
     EngineState,
-    FrontEndCall,
-    FrontEndFailed,
-    FrontEndReply,
     PlaceRequest,
     Welcome,
+    decode_to_hub,
     encode,
-    to_hub_decoder,
 )
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import OctavoError
@@ -40,12 +38,8 @@ from octavo.types.messages import EngineCoreOutput, EngineCoreOutputs
 from octavo.types.raised_error import RaisedError, failed_call_as_data
 from octavo.types.request import FinishReason
 
-_COUNTS = (
-    "engine_counts",
-    "server_counts",
-)  # services whose answers only grow: those of a front end that ended count on
-_READINGS = (*_COUNTS, "num_requests")  # services that change nothing: who is silent is passed over
-_READING_TIMEOUT_S = 1.0
+_COUNTS = ("engine_counts", "server_counts")  # services whose answers only grow: what silent and ended ones said counts
+_ANSWER_TIMEOUT_S = 2.0
 
 
 class FrontEnd:
@@ -57,7 +51,7 @@ class FrontEnd:
         self.error: RaisedError | None = None
         self.request_ids: set[str] = set()
         self.counts: dict[str, Any] = {}  # its last answers, by service
-        self._link = FrameLink(connection, lambda data: hub.take(self, to_hub_decoder.decode(data)), self._end)
+        self._link = FrameLink(connection, lambda data: hub.take(self, decode_to_hub(data)), self._end)
         self._hub = hub
         self._link.attach()
 
@@ -100,8 +94,8 @@ class Hub:
         self._owners: dict[str, FrontEnd] = {}  # by request
         self._questions: dict[int, _Question] = {}
         self._numbers = itertools.count(1)
-        self._standing: dict[str, FrontEndCall] = {}
-        self._past_counts: dict[str, list[Any]] = defaultdict(list)  # of front ends that have ended, by service
+        self._standing: dict[str, CallService] = {}
+        self._past_counts: Tally[tuple[str | int, ...]] = Tally()  # "server_counts" of front ends that have ended
         self._tasks: set[asyncio.Task[None]] = set()
         self.client = AsyncMPClient(handle, self._take_outputs, lambda error: None)
         self.client.on_attended = self._tell_state
@@ -129,9 +123,9 @@ class Hub:
             self._call_cores(front_end, message)
         elif isinstance(message, CallFrontEnds):
             self._call_front_ends(front_end, message)
-        elif isinstance(message, FrontEndReply):
-            self._take_reply(front_end, message)
-        elif isinstance(message, FrontEndFailed):
+        elif isinstance(message, CallResult):
+            self._take_answer(front_end, message)
+        elif isinstance(message, StartFailed):
             front_end.error = message.error
         elif not front_end.ready.done():
             front_end.ready.set_result(None)
@@ -141,12 +135,12 @@ class Hub:
         self._front_ends.remove(front_end)
         self._abort(list(front_end.request_ids))
         for question in list(self._questions.values()):
-            self._answered(question, front_end, front_end.counts.get(question.call.method))
-        engine_counts = msgspec.convert(front_end.counts.pop("engine_counts", []), list[EngineCounts])
+            self._pass_over(question, front_end)
+        engine_counts = msgspec.convert(front_end.counts.get("engine_counts", []), list[EngineCounts])
         for engine, counts in zip(self._metrics.engines, engine_counts, strict=False):  # none, if it was never asked
             engine.counts.add(counts)
-        for method, answer in front_end.counts.items():
-            self._past_counts[method].append(answer)
+        for *key, count in front_end.counts.get("server_counts", []):
+            self._past_counts[tuple(key)] += count
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -205,37 +199,48 @@ class Hub:
         number = next(self._numbers)
         if call.standing:
             self._standing.pop(call.standing, None)
-            self._standing[call.standing] = FrontEndCall(0, call.method, call.args)
-        answers = list(self._past_counts.get(call.method, ()))
+            self._standing[call.standing] = CallService(0, call.method, call.args)
+        answers: list[Any] = []
         if call.method == "engine_counts":
             answers.append(msgspec.to_builtins(self._metrics.counts))
+        elif call.method == "server_counts":
+            answers.append([(*key, count) for key, count in self._past_counts.items()])
         waiting = {one for one in self._front_ends if one.is_ready or one is asker}
         self._questions[number] = question = _Question(asker, call, waiting, answers)
-        message = encode(FrontEndCall(number, call.method, call.args))
+        message = encode(CallService(number, call.method, call.args))
         for one in self._front_ends:  # those that are not ready do it when they are
             one.send(message)
-        if call.method in _READINGS:
-            asyncio.get_running_loop().call_later(_READING_TIMEOUT_S, self._wait_no_longer, question)
+        self._limit(question)
 
-    def _take_reply(self, front_end: FrontEnd, reply: FrontEndReply) -> None:
-        question = self._questions.get(reply.number)
+    def _take_answer(self, front_end: FrontEnd, answer: CallResult) -> None:
+        question = self._questions.get(answer.call_id)
         if question is None:
             return
-        question.error = question.error or reply.error
-        if question.call.method in _COUNTS and reply.error is None:
-            front_end.counts[question.call.method] = reply.result
-        self._answered(question, front_end, reply.result)
+        question.error = question.error or answer.error
+        if question.call.method in _COUNTS and answer.error is None:
+            front_end.counts[question.call.method] = answer.result
+        self._answered(question, front_end, answer.result)
+
+    def _limit(self, question: _Question) -> None:
+        """Wait no longer than that for those who are silent (stopped, say): they obey when they hear of it."""
+        asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT_S, self._wait_no_longer, question)
 
     def _wait_no_longer(self, question: _Question) -> None:
         for front_end in list(question.waiting):
-            self._answered(question, front_end, front_end.counts.get(question.call.method))
+            if question.call.method != "drain" or not front_end.request_ids:  # a drain takes as long as requests do
+                self._pass_over(question, front_end)
+        if question.waiting:
+            self._limit(question)
+
+    def _pass_over(self, question: _Question, front_end: FrontEnd) -> None:
+        self._answered(question, front_end, front_end.counts.get(question.call.method))
 
     def _answered(self, question: _Question, front_end: FrontEnd, answer: Any) -> None:
-        """Note an answer, None for one that will not come; give all to the asker when they are there."""
+        """Note an answer, None for one that has nothing to say; give all to the asker when they are there."""
         if front_end not in question.waiting:
             return
         question.waiting.remove(front_end)
-        if answer is not None or question.call.method not in _READINGS:
+        if answer is not None:
             question.answers.append(answer)
         if not question.waiting:
             self._questions = {number: other for number, other in self._questions.items() if other is not question}

@@ -11,19 +11,17 @@ from typing import Any
 import msgspec
 
 from octavo.engine.async_client import Services
-from octavo.engine.core_messages import REQUEST_NOT_PLAIN, AbortRequests, CallResult, StepDone
+from octavo.engine.core_messages import REQUEST_NOT_PLAIN, AbortRequests, CallResult, CallService, StepDone
 from octavo.engine.frame_link import FrameLink
 from octavo.engine.hub_messages import (
     CallCores,
     CallFrontEnds,
     EngineState,
-    FrontEndCall,
     FrontEndReady,
-    FrontEndReply,
     PlaceRequest,
     Welcome,
+    decode_from_hub,
     encode,
-    from_hub_decoder,
 )
 from octavo.engine.replicas import merged
 from octavo.errors import EngineDeadError, InvalidRequestError, UnsupportedError
@@ -130,12 +128,12 @@ class HubClient:
             del self._calls[call.call_id]
 
     def _take(self, data: bytes) -> None:
-        message = from_hub_decoder.decode(data)
+        message = decode_from_hub(data)
         if isinstance(message, StepDone):
             self._on_outputs(message.outputs)
         elif isinstance(message, CallResult):
             self._take_result(message)
-        elif isinstance(message, FrontEndCall):
+        elif isinstance(message, CallService):
             self._start_call(message)
         elif isinstance(message, EngineState):
             was_dead, self._state = self._state.dead_error, message
@@ -151,15 +149,15 @@ class HubClient:
         else:
             future.set_result(result.result)
 
-    def _start_call(self, call: FrontEndCall) -> None:
+    def _start_call(self, call: CallService) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, call: FrontEndCall) -> None:
+    async def _answer(self, call: CallService) -> None:
         try:
-            reply = FrontEndReply(call.number, msgspec.to_builtins(await self.services[call.method](*call.args)))
+            result = CallResult(call.call_id, msgspec.to_builtins(await self.services[call.method](*call.args)))
         except Exception as error:  # whatever it is, the caller gets it
-            reply = FrontEndReply(call.number, error=failed_call_as_data(error, call.method, "in a server process"))
-        if call.number:
-            self._link.send(encode(reply))
+            result = CallResult(call.call_id, error=failed_call_as_data(error, call.method, "in a server process"))
+        if call.call_id:
+            self._link.send(encode(result))

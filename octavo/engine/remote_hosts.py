@@ -30,8 +30,8 @@ from octavo.engine.host_messages import (
     StartHosted,
     ToHost,
     ToHosted,
+    decode_from_host,
     encode,
-    from_host_decoder,
     proof,
 )
 from octavo.errors import ConfigError
@@ -236,7 +236,7 @@ class RemoteChild:
             self._status = _LOST
             return
         for data in self._link.reader.read():
-            message = from_host_decoder.decode(data)
+            message = decode_from_host(data)
             if isinstance(message, HostedStarted):
                 self._is_started = message.number == self._number
                 self._process_id = message.process_id

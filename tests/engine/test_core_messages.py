@@ -109,7 +109,7 @@ def test_all_parameters_arrive_and_bad_words_with_their_ids():
     assert arrived.bad_words_token_ids == [[1], [2, 3]]
 
 
-@pytest.mark.parametrize("message", [wire.AbortRequests(["a", "b"]), wire.CallCore(3, "m", [1, "x"]), wire.StopCore()])
+@pytest.mark.parametrize("message", [wire.AbortRequests(["a"]), wire.CallService(3, "m", [1, "x"]), wire.StopCore()])
 def test_other_messages_to_the_core_arrive(message):
     assert wire.decode_core_message(wire.encode(message)) == message
 

@@ -7,14 +7,18 @@ import functools
 import socket
 from pathlib import Path
 
+import pytest
+
 from octavo import EngineArgs, SamplingParams
+from octavo.engine import hub as hub_module
 from octavo.engine.async_llm import AsyncLLM
+from octavo.engine.core_messages import CallService
 from octavo.engine.hub import FrontEnd, Hub
 from octavo.engine.hub_client import HubClient
-from octavo.engine.hub_messages import Welcome, from_hub_decoder
+from octavo.engine.hub_messages import FrontEndReady, Welcome, decode_from_hub, encode
 from octavo.engine.llm_engine import metrics_of
 from octavo.engine.process_start import StartedProcess, StartingProcess
-from octavo.utils.frames import receive_frame
+from octavo.utils.frames import receive_frame, send_frame
 from tests.engine.processes import SMALL
 
 LONG = SamplingParams(max_tokens=400, ignore_eos=True)
@@ -24,7 +28,7 @@ def join(hub: Hub, process: StartedProcess) -> tuple[AsyncLLM, FrontEnd]:
     """Return another front end, in this process."""
     theirs, mine = socket.socketpair()
     front_end = hub.connect(theirs)
-    welcome = from_hub_decoder.decode(receive_frame(mine))
+    welcome = decode_from_hub(receive_frame(mine))
     assert isinstance(welcome, Welcome)
     engine = AsyncLLM(process.engine, functools.partial(HubClient, mine, welcome, lambda: None))
     engine.streams.attach()
@@ -68,9 +72,58 @@ async def run(process: StartedProcess) -> None:
         hub.shutdown()
 
 
-def test_front_ends_share_a_core_and_come_and_go(tiny_llama: Path):
+async def serve_beside_a_silent_one(process: StartedProcess) -> None:
+    hub = Hub(process.handle, metrics_of(process.engine.config))
+    first, _ = join(hub, process)
+    theirs, silent = socket.socketpair()
+    hub.connect(theirs)
+    send_frame(silent, encode(FrontEndReady()))
+    try:
+        await answer(first)
+        for mode in ("abort", "wait", "keep"):
+            await asyncio.wait_for(first.pause_generation(mode=mode), 20)
+            await asyncio.wait_for(first.resume_generation(), 20)
+        assert len(await answer(first)) == 400
+        silent.setblocking(True)
+        messages = [decode_from_hub(receive_frame(silent)) for _ in range(8)]
+        calls = [message.method for message in messages if isinstance(message, CallService)]
+        assert calls == ["hold", "release", "hold", "drain", "release", "hold", "release"]  # it can still obey
+    finally:
+        hub.shutdown()
+        silent.close()
+
+
+async def count_those_that_ended(process: StartedProcess) -> None:
+    hub = Hub(process.handle, metrics_of(process.engine.config))
+    first, _ = join(hub, process)
+
+    async def three() -> list[tuple[str, str, int]]:
+        return [("http", "/a", 1), ("rejected", "b", 2)]
+
+    async def none() -> list[tuple[str, str, int]]:
+        return []
+
+    first.engine_core.services["server_counts"] = none
+    try:
+        for number in range(1, 4):
+            other, end = join(hub, process)
+            other.engine_core.services["server_counts"] = three
+            while not end.is_ready:
+                await asyncio.sleep(0.001)
+            await first.engine_core.call_front_ends("server_counts")
+            other.shutdown()
+            await end.ended.wait()
+            answers = await first.engine_core.call_front_ends("server_counts")
+            assert answers == [[["http", "/a", number], ["rejected", "b", 2 * number]], []]  # one sum, however many
+    finally:
+        hub.shutdown()
+
+
+@pytest.mark.parametrize("work", [run, serve_beside_a_silent_one, count_those_that_ended])
+def test_front_ends_share_a_core_and_come_and_go(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, work):
+    monkeypatch.setattr(hub_module, "_ANSWER_TIMEOUT_S", 0.2)
     process = StartingProcess(EngineArgs(model=str(tiny_llama), **SMALL)).wait()
     try:
-        asyncio.run(run(process))
+        asyncio.run(work(process))
     finally:
         process.handle.close()

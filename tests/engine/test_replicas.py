@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.engine.balancer import Balancer
-from octavo.engine.core_messages import AbortRequests, CallCore, CallResult
+from octavo.engine.core_messages import AbortRequests, CallResult, CallService
 from octavo.engine.replicas import Replicas, merged
 from octavo.engine.supervisor import CoreState
 from octavo.errors import EngineDeadError
@@ -186,7 +186,7 @@ def test_calls_reach_every_replica_and_answers_are_put_together():
     paper = PaperReplicas()
     futures = paper.replicas.call("reset_prefix_cache", (False,))
     for rank, answer in enumerate((True, False)):
-        (call,) = [message for message in paper.papers[rank].child.sent if isinstance(message, CallCore)]
+        (call,) = [message for message in paper.papers[rank].child.sent if isinstance(message, CallService)]
         paper.papers[rank].child.messages.append(CallResult(call.call_id, answer))
     paper.replicas.receive()
     answers = [future.result(0) for future in futures]
@@ -203,7 +203,7 @@ def test_a_call_that_must_be_answered_at_once_leaves_out_who_cannot():
     assert len(paper.replicas.call("snapshot", (10,), serving_only=True)) == 1
     assert len(paper.replicas.call("resume", ())) == 2
     paper.become_ready(1)
-    assert CallCore(1, "resume", []) in paper.papers[1].child.sent
+    assert CallService(1, "resume", []) in paper.papers[1].child.sent
 
 
 def test_all_end_together():

@@ -12,8 +12,8 @@ from octavo.engine.core_messages import (
     AbortRequests,
     AddRequest,
     Admitted,
-    CallCore,
     CallResult,
+    CallService,
     CoreFailed,
     CoreReady,
     StartCore,
@@ -281,7 +281,8 @@ def test_a_death_before_ready_is_held_against_no_request():
 def test_a_call_is_answered_or_raises_what_was_raised_there():
     paper = ready_paper()
     good, bad = paper.supervisor.call("is_sleeping", ()), paper.supervisor.call("collective_rpc", ("x", None, [], {}))
-    assert paper.child.sent == [CallCore(1, "is_sleeping", []), CallCore(2, "collective_rpc", ["x", None, [], {}])]
+    calls = [CallService(1, "is_sleeping", []), CallService(2, "collective_rpc", ["x", None, [], {}])]
+    assert paper.child.sent == calls
     paper.child.messages += [
         CallResult(2, None, RaisedError("RequestFailedError", "no x")),
         CallResult(1, False),
@@ -329,7 +330,7 @@ def test_a_new_core_sleeps_and_pauses_as_the_one_before_it():
     paper.supervisor.call("resume", ())
     paper.die()
     paper.become_ready()
-    assert [m.method for m in paper.child.sent if isinstance(m, CallCore)] == ["wake_up", "resume"]
+    assert [m.method for m in paper.child.sent if isinstance(m, CallService)] == ["wake_up", "resume"]
 
 
 def test_preemptions_are_counted_over_all_cores():

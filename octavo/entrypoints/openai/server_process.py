@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from octavo.config.engine_args import EngineArgs
-from octavo.engine.hub_messages import FrontEndFailed, Welcome, encode, from_hub_decoder
+from octavo.engine.core_messages import StartFailed
+from octavo.engine.hub_messages import Welcome, decode_from_hub, encode
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.log import get_logger
 from octavo.types.raised_error import error_as_data
@@ -43,7 +44,7 @@ def main(hub_fd: int, listener_fd: int) -> NoReturn:
     except Exception as error:
         logger.debug("the server process could not start", exc_info=True)
         connection.setblocking(True)
-        send_frame(connection, encode(FrontEndFailed(error_as_data(error))))
+        send_frame(connection, encode(StartFailed(error_as_data(error))))
         end_process(1)
     end_process(0)
 
@@ -60,7 +61,7 @@ def _serve(orders: ServerOrders, connection: socket.socket, listener: socket.soc
     engine_args, server_args = EngineArgs(**orders.engine_options), ServerArgs(**orders.server_options)
     check_parsers(engine_args, server_args)
     resolved = resolve(engine_args)
-    welcome = from_hub_decoder.decode(receive_frame(connection))
+    welcome = decode_from_hub(receive_frame(connection))
     assert isinstance(welcome, Welcome)
     connect = functools.partial(HubClient, connection, welcome, lambda: end_process(1))
     engine = AsyncLLM(StartedEngine.of(resolved, welcome.limits), connect)

@@ -10,6 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.entrypoints.answers import AnswerFormats, choose_formats
@@ -117,17 +118,22 @@ class ServerState:
         answers = await self.peers.call("server_counts")
         http_requests: Tally[tuple[str, str, int]] = Tally()
         rejections: Tally[str] = Tally()
-        for counted, by_limit in answers:
-            http_requests.update({(method, route, status): count for method, route, status, count in counted})
-            rejections.update(by_limit)
+        for kind, *key, count in chain.from_iterable(answers):
+            if kind == "http":
+                method, route, status = key
+                http_requests[method, route, status] += count
+            else:
+                rejections[key[0]] += count
         return ServerCounts(http_requests, rejections)
 
     async def num_requests_of_all(self) -> int:
         """Return how many generation requests all server processes have in work."""
         return sum(await self.peers.call("num_requests"))
 
-    async def _counts(self) -> tuple[list[tuple[str, str, int, int]], dict[str, int]]:
-        return [(*key, count) for key, count in self.http_counts.items()], self.runner.admission.rejections
+    async def _counts(self) -> list[tuple[str | int, ...]]:
+        """Return rows of a name, by which all processes' are added up, and a number."""
+        http = [("http", *key, count) for key, count in self.http_counts.items()]
+        return [*http, *(("rejected", limit, count) for limit, count in self.runner.admission.rejections.items())]
 
     async def _num_requests(self) -> int:
         return self.runner.admission.num_requests
