@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
-from octavo.ops.interface import Activation, AdapterSlots, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import AdapterSlots, AttentionMetadata, Float, Int, Weight
 from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.native_adapters import NativeSlots, packed_slots
 from octavo.ops.native_tape import NativeTape
@@ -23,56 +23,7 @@ from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
 
 
-class _NativeSampling:
-    """See `octavo.ops.interface.SamplingOps`."""
-
-    def has_nan(self, logits: Float) -> NDArray[np.bool_]:
-        return _native.has_nan(logits)
-
-    def argmax(self, logits: Float) -> Int:
-        return _native.argmax(logits)
-
-    def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
-        return _native.top_logprobs(logits, token_ids, k)
-
-    def log_softmax(self, logits: Float) -> Float:
-        return _native.log_softmax(logits)
-
-    def apply_penalties(
-        self,
-        logits: Float,
-        row_start: Int,
-        token_ids: Int,
-        output_counts: Int,
-        repetition: Float,
-        frequency: Float,
-        presence: Float,
-    ) -> None:
-        _native.apply_penalties(logits, row_start, token_ids, output_counts, repetition, frequency, presence)
-
-    def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
-        _native.apply_bitmask(logits, bitmask)
-
-    def sample(
-        self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
-    ) -> Int:
-        return _native.sample(logits, temperature, top_k, top_p, min_p, uniform)
-
-
-class _NativeAdapters:
-    """See `octavo.ops.interface.AdapterOps`."""
-
-    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
-        return NativeSlots(out_sizes, in_features, num_slots)
-
-    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
-        return _native.adapted_embedding(token_ids, _packed(table), slots, packed_slots(adapters))
-
-    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
-        return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
-
-
-class NativeOps(_NativeSampling, _NativeAdapters):
+class NativeOps:
     """See `octavo.ops.interface.Ops` for the contract of each method."""
 
     name = "native"
@@ -96,55 +47,34 @@ class NativeOps(_NativeSampling, _NativeAdapters):
     def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
         return _native.embedding_share(token_ids, _packed(table), first_id, num_ids)
 
-    def take_rows(self, x: Float, rows: Int) -> Float:
-        return _native.take_rows(x, rows)
+    take_rows = staticmethod(_native.take_rows)
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         return _native.linear(x, _packed(weight), bias)
 
-    def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
-        return _native.rms_norm(x, weight, eps)
+    def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
+        return NativeSlots(out_sizes, in_features, num_slots)
 
-    def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
-        return _native.add_rms_norm(x, residual, weight, eps)
+    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
+        return _native.adapted_embedding(token_ids, _packed(table), slots, packed_slots(adapters))
 
-    def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
-        return _native.layer_norm(x, weight, bias, eps)
+    def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
+        return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
 
-    def add(self, x: Float, y: Float) -> Float:
-        return _native.add(x, y)
-
-    def scale(self, x: Float, factor: float) -> Float:
-        return _native.scale(x, factor)
-
-    def softcap(self, x: Float, cap: float) -> Float:
-        return _native.softcap(x, cap)
-
-    def activation(self, x: Float, kind: Activation) -> Float:
-        return _native.activation(x, kind)
-
-    def act_and_mul(self, x: Float, kind: Activation) -> Float:
-        return _native.act_and_mul(x, kind)
+    rms_norm = staticmethod(_native.rms_norm)
+    add_rms_norm = staticmethod(_native.add_rms_norm)
+    layer_norm = staticmethod(_native.layer_norm)
+    add = staticmethod(_native.add)
+    scale = staticmethod(_native.scale)
+    softcap = staticmethod(_native.softcap)
+    activation = staticmethod(_native.activation)
+    act_and_mul = staticmethod(_native.act_and_mul)
 
     # -- attention -------------------------------------------------------------------------------------------------
 
-    def rope(self, x: Float, positions: Int, cos_sin: Float) -> Float:
-        return _native.rope(x, positions, cos_sin)
-
-    def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: NDArray[np.int64]) -> None:
-        _native.store_kv(key, value, cache, slot_mapping)
-
-    def rope_and_store(
-        self,
-        query: Float,
-        key: Float,
-        value: Float,
-        positions: Int,
-        cos_sin: Float,
-        cache: KVCache,
-        slot_mapping: NDArray[np.int64],
-    ) -> Float:
-        return _native.rope_and_store(query, key, value, positions, cos_sin, cache, slot_mapping)
+    rope = staticmethod(_native.rope)
+    store_kv = staticmethod(_native.store_kv)
+    rope_and_store = staticmethod(_native.rope_and_store)
 
     def paged_attention(
         self,
@@ -195,11 +125,20 @@ class NativeOps(_NativeSampling, _NativeAdapters):
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
-    def all_reduce(self, x: Float, group: Group) -> Float:
-        return summed(x, group)
+    all_reduce = staticmethod(summed)
 
     def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
         return group.all_gather(x, widths)
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    has_nan = staticmethod(_native.has_nan)
+    argmax = staticmethod(_native.argmax)
+    top_logprobs = staticmethod(_native.top_logprobs)
+    log_softmax = staticmethod(_native.log_softmax)
+    apply_penalties = staticmethod(_native.apply_penalties)
+    apply_bitmask = staticmethod(_native.apply_bitmask)
+    sample = staticmethod(_native.sample)
 
 
 def _add_matrix(builder: _native.WeightBuilder, matrix: Float | CompactMatrix) -> None:
