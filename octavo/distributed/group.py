@@ -35,35 +35,27 @@ class Group(Protocol):
 
         Added in float32 in the order of the ranks, so that all get the same bits, and the same at every call.
         """
-        ...
 
     def all_gather(self, array: Float, widths: Sequence[int]) -> Float:
         """Join matrices side by side: [rows, widths[rank]] of each rank -> [rows, sum of widths], the same on all."""
-        ...
 
     def broadcast(self, array: Float, root: int) -> None:
         """Copy rank `root`'s array to the others', in place."""
-        ...
 
     def send(self, array: Float) -> None:
         """Give an array to the next rank; returns once it is copied, which may wait until there is room."""
-        ...
 
     def receive(self, array: Float) -> None:
         """Fill the array with the oldest one that the previous rank has sent, of the same size."""
-        ...
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        ...
 
     def abort(self) -> None:
         """Make all calls of all ranks raise PeerLostError from now on: this rank cannot go on."""
-        ...
 
     def close(self) -> None:
         """Leave; idempotent. Others who still wait for this rank are told."""
-        ...
 
 
 class SoloGroup:

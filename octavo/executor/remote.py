@@ -33,11 +33,9 @@ class RemoteWorkers(Protocol):
 
     def send(self, command: bytes, timeout_s: float | None) -> None:
         """Give a command to all of them; raises TimeoutError when one takes none for so long."""
-        ...
 
     def receive(self, rank: int, timeout_s: float | None) -> tuple[int, Answer]:
         """Return the next reply of a rank, or an ErrorReply of any, with its rank; raises TimeoutError."""
-        ...
 
     def check(self) -> None: ...
 
@@ -45,15 +43,12 @@ class RemoteWorkers(Protocol):
 
     def describe_hang(self, timeout_s: float) -> PeerLostError:
         """Return an error that tells what each worker does instead of having done the step."""
-        ...
 
     def kill(self) -> None:
         """End all workers at once; idempotent."""
-        ...
 
     def close(self) -> None:
         """Let the workers end by themselves, for a short while, then kill them; idempotent."""
-        ...
 
 
 class RemoteExecutor(Executor):

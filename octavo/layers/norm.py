@@ -13,11 +13,9 @@ class Norm(Protocol):
 
     def __call__(self, x: Float, ops: Ops) -> Float:
         """x: [..., H] -> [..., H]."""
-        ...
 
     def add(self, x: Float, residual: Float, ops: Ops) -> tuple[Float, Float]:
         """Return (norm(x + residual), x + residual), both [T, H]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,15 @@ class HostTensor(Protocol):
 
     def float32(self) -> NDArray[np.float32]:
         """Read and, where needed, dequantise: a C-contiguous float32 array of `shape`, possibly a read-only view."""
-        ...
 
     def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
         """Return a matrix in the format that it is to be kept in; None: it is float32, take `float32()`.
 
         transposed: the transpose of `shape` is wanted, where the format allows.
         """
-        ...
 
     def cut(self, rows: range, transposed: bool = False) -> HostTensor:
         """Return these output features of a matrix, [out, in]; transposed: it is stored [in, out]."""
-        ...
 
 
 class WeightSource(Protocol):
@@ -48,11 +45,9 @@ class WeightSource(Protocol):
         Raises CheckpointError when it is missing or has another shape (naming both), UnsupportedError when its
         element type cannot be read.
         """
-        ...
 
     def unused(self) -> list[str]:
         """Return the names that nobody asked for, sorted."""
-        ...
 
 
 def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...], source: str) -> None:

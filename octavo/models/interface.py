@@ -34,7 +34,6 @@ class CausalLM(Protocol):
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
         """Return what each attention layer stores, by layer name, in layer order."""
-        ...
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
         """Compute hidden states after the final norm for token_ids [T] at positions [T]; stores K and V.
@@ -42,8 +41,6 @@ class CausalLM(Protocol):
         Returns [R, H], a row for each of context.output_rows, or [T, H] where that is None. Calls nothing but ops and
         views (see `octavo.ops.tape.ModelFunctions`), so that it can be recorded.
         """
-        ...
 
     def compute_logits(self, hidden: Float, ops: Ops) -> Float:
         """Return logits [R, V] float32 (scaled and soft-capped as the model does) of hidden [R, H]."""
-        ...

@@ -41,7 +41,6 @@ class Weight(Protocol):
 
     def dequantized(self) -> Float:
         """Return the matrix as float32 [out_features, in_features], a copy."""
-        ...
 
 
 @dataclass(slots=True)
@@ -67,11 +66,9 @@ class SamplingOps(Protocol):
 
     def has_nan(self, logits: Float) -> NDArray[np.bool_]:
         """Return [R] bool: does the row hold a NaN or +inf, or no finite entry?"""
-        ...
 
     def argmax(self, logits: Float) -> Int:
         """Return [R] int32, the lowest index of each row's maximum; -1 in rows of which `has_nan` is true."""
-        ...
 
     def top_logprobs(self, logits: Float, token_ids: Int, k: int) -> tuple[Int, Float, Int]:
         """Return (ids [R, k+1] int32, logprobs [R, k+1], ranks [R] int32).
@@ -79,11 +76,9 @@ class SamplingOps(Protocol):
         Column 0 is token_ids[r]; columns 1..k the k most likely ids, ties to the lower id. logprob = log-softmax.
         rank = 1 + number of ids with a strictly greater logit + number of lower ids with an equal logit.
         """
-        ...
 
     def log_softmax(self, logits: Float) -> Float:
         """Return the log-softmax over the last axis, [R, V]."""
-        ...
 
     def apply_penalties(
         self,
@@ -100,14 +95,12 @@ class SamplingOps(Protocol):
         output_counts: how often each was generated (0: in the prompt only). For each: l = l / repetition if l > 0 else
         l * repetition; then l -= frequency * count + presence * (count > 0). repetition, frequency, presence: [R].
         """
-        ...
 
     def apply_bitmask(self, logits: Float, bitmask: Int) -> None:
         """Set logits [R, V] to -inf where a bit is 0, in place; bit i of bitmask[r, w] is for id 32 w + i of row r.
 
         bitmask: [R, W] int32 with W >= ceil(V / 32); what is beyond V is not read.
         """
-        ...
 
     def sample(
         self, logits: Float, temperature: Float, top_k: Int, top_p: Float, min_p: Float, uniform: NDArray[np.float64]
@@ -118,7 +111,6 @@ class SamplingOps(Protocol):
         set in descending order, ties to the lower id, whose mass reaches top_p; at least one id); then the first id, in
         id order, whose cumulative kept mass exceeds uniform * total kept mass.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,6 @@ class AdapterSlots(Protocol):
 
     def put(self, slot: int, adapters: Sequence[LowRank | None]) -> None:
         """Fill a slot: for each part its adapter, all of one type, or None. What is recorded uses it from now on."""
-        ...
 
 
 class AdapterOps(Protocol):
@@ -152,18 +143,15 @@ class AdapterOps(Protocol):
 
     def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
         """Return empty slots for a layer whose outputs are parts of these sizes."""
-        ...
 
     def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
         """Return embedding(token_ids, table) plus column token_ids[t] of each row's adapter of a layer [H, V]."""
-        ...
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         """Return linear(x, weight, bias) plus each row's adapter: x [T, I].
 
         down sums over I like `linear`, up over ranks in order, both in float32. Other slots raise ValueError.
         """
-        ...
 
 
 class Ops(SamplingOps, AdapterOps, Protocol):
@@ -176,7 +164,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
 
         Raises UnsupportedError when a function does what cannot be recorded.
         """
-        ...
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -186,21 +173,17 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         Each may come in a format of its own and keeps it: no weight is rounded again, and `embedding` and `dequantized`
         give exactly the weights that the format defines.
         """
-        ...
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def embedding(self, token_ids: Int, table: Weight) -> Float:
         """Look up token_ids [T] in table [V, H]; return [T, H]. Ids outside 0..V-1 raise ValueError."""
-        ...
 
     def embedding_share(self, token_ids: Int, table: Weight, first_id: int, num_ids: int) -> Float:
         """Do the same with a table of some rows only: ids first_id and up. Other ids below num_ids give zeros."""
-        ...
 
     def take_rows(self, x: Float, rows: Int) -> Float:
         """Return x[rows]: x [T, H], rows [R]."""
-        ...
 
     def linear(self, x: Float, weight: Weight, bias: Float | None = None) -> Float:
         """Return x @ weight.T + bias: x [T, I], bias [O]; result [T, O]. Each output sums over I in index order.
@@ -210,39 +193,30 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         code = rint((x - zero) / scale) in -127 .. 127, x = scale * code + zero. A group that holds a NaN or an infinity
         makes every output NaN. Float32 and 16-bit matrices take x as it is.
         """
-        ...
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         """Return x / sqrt(mean(x^2) + eps) * weight over the last axis: x [..., H] (2-D or 3-D), weight [H]."""
-        ...
 
     def add_rms_norm(self, x: Float, residual: Float, weight: Float, eps: float) -> tuple[Float, Float]:
         """Return (rms_norm(x + residual), x + residual): both [T, H]."""
-        ...
 
     def layer_norm(self, x: Float, weight: Float, bias: Float | None, eps: float) -> Float:
         """Return (x - mean) / sqrt(var + eps) * weight + bias over the last axis: x [T, H]."""
-        ...
 
     def add(self, x: Float, y: Float) -> Float:
         """Return x + y, same shape."""
-        ...
 
     def scale(self, x: Float, factor: float) -> Float:
         """Return x * factor."""
-        ...
 
     def softcap(self, x: Float, cap: float) -> Float:
         """Return cap * tanh(x / cap)."""
-        ...
 
     def activation(self, x: Float, kind: Activation) -> Float:
         """Return the activation of x [T, I], element by element."""
-        ...
 
     def act_and_mul(self, x: Float, kind: Activation) -> Float:
         """Return act(x[:, :I]) * x[:, I:]: x [T, 2I]; result [T, I]."""
-        ...
 
     # -- attention -------------------------------------------------------------------------------------------------
 
@@ -252,7 +226,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         x [T, heads, D], positions [T], cos_sin [P, rotary_dim]: cosines in the first half of the columns, then sines.
         Result [T, heads, D]. Positions outside 0..P-1 raise ValueError.
         """
-        ...
 
     def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: NDArray[np.int64]) -> None:
         """Write key and value [T, K, D] into the cache, in place; slot = block * S + offset.
@@ -261,7 +234,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         for each token and head, its largest magnitude / 127. Slots outside 0..B*S-1 raise ValueError. Slots of block 0
         (the null block) are left as they are; the others must be distinct.
         """
-        ...
 
     def rope_and_store(
         self,
@@ -274,7 +246,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         slot_mapping: NDArray[np.int64],
     ) -> Float:
         """Return rope(query) [T, Q, D], and store rope(key) and value, both [T, K, D]: `rope` and `store_kv` in one."""
-        ...
 
     def paged_attention(
         self,
@@ -296,7 +267,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         in the softmax as one more score, whose value is zero. Keys are walked in fixed partitions counted from position
         0, so that neither chunk borders nor other rows change a bit of the result.
         """
-        ...
 
     def partial_attention(
         self, query: Float, cache: KVCache, metadata: AttentionMetadata, scale: float, dealt: DealtTokens
@@ -306,7 +276,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         Of every head the unnormalised values, the largest score m, and the sum of e^(score - m), which is 0 (and m is
         minus infinity) where a query sees no key. metadata: seq_lens count all tokens of a row, those elsewhere too.
         """
-        ...
 
     def merge_attention(self, parts: Float, num_parts: int, num_heads: int, heads: range) -> Float:
         """Join what ranks with parts of the tokens have attended to; result [T, len(heads) * D].
@@ -314,7 +283,6 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         parts: [T, num_parts * num_heads * (D + 2)], what `partial_attention` gave at each rank; heads: the wanted ones.
         Parts are added in their order.
         """
-        ...
 
     def encoder_attention(
         self,
@@ -332,14 +300,11 @@ class Ops(SamplingOps, AdapterOps, Protocol):
         whose distance from it is less than that (itself and sliding_window - 1 on either side). score = scale * q.k;
         partitions as in paged_attention.
         """
-        ...
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
     def all_reduce(self, x: Float, group: Group) -> Float:
         """Return the sum of x [T, H] over the group's ranks, added in their order."""
-        ...
 
     def all_gather(self, x: Float, group: Group, widths: Sequence[int]) -> Float:
         """Return the ranks' x [T, widths[rank]] side by side, [T, sum of widths]."""
-        ...

@@ -83,7 +83,6 @@ class Tape(Protocol):
     @property
     def num_bytes(self) -> int:
         """Memory that the largest step takes."""
-        ...
 
     def forward(self, inputs: ForwardInputs) -> Float: ...
 

@@ -28,7 +28,6 @@ class Layout(Protocol):
 
     def read(self, tensors: SafetensorsWeights, module: str, shape: tuple[int, int]) -> GroupCodes:
         """Read [out_features, in_features]. Raises CheckpointError or UnsupportedError."""
-        ...
 
 
 @dataclass(frozen=True)

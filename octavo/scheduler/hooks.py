@@ -15,19 +15,15 @@ class KVConnector(Protocol):
 
     def num_external_tokens(self, request: Request, num_local_tokens: int) -> int:
         """Return how many tokens after the first num_local_tokens the store can bring now."""
-        ...
 
     def blocks_allocated(self, request: Request, block_ids: BlockIds, num_external_tokens: int) -> None:
         """Learn where the external tokens go. Called for every admission; block 0 is not to be written."""
-        ...
 
     def build_metadata(self, scheduler_output: SchedulerOutput) -> object:
         """Return what the worker's side must know for this step."""
-        ...
 
     def request_finished(self, request: Request, block_ids: BlockIds) -> None:
         """Learn of an end; the blocks are free as soon as this returns."""
-        ...
 
 
 class GrammarHook(Protocol):
@@ -38,35 +34,27 @@ class GrammarHook(Protocol):
 
         A request may come with output (it goes on after an engine's death); the grammar starts behind it.
         """
-        ...
 
     def may_run(self, request: Request) -> bool:
         """Say whether a running request may be scheduled now, or would hold up the step."""
-        ...
 
     def start_masks(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> None:
         """Begin to fill the masks that `bitmask` will be asked for, while the step is computed."""
-        ...
 
     def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> GrammarOutput | None:
         """Return the masks of the requests whose grammar constrains their next token; None if there are none.
 
         Per request there is one row for each of its drafts and one for what follows.
         """
-        ...
 
     def accept(self, request: Request, token_id: int) -> GrammarProgress:
         """Advance the request's grammar by a token that was sampled under its mask."""
-        ...
 
     def error(self, request: Request) -> str | None:
         """Say why the request's grammar can go no further; None while it can."""
-        ...
 
     def valid_drafts(self, request: Request, token_ids: Sequence[int]) -> list[int]:
         """Return the longest prefix of proposals that the grammar allows."""
-        ...
 
     def release(self, request: Request) -> None:
         """Forget a request; it may be unknown."""
-        ...

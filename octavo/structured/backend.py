@@ -28,28 +28,22 @@ class Matcher(Protocol):
     @property
     def is_complete(self) -> bool:
         """Whether the text satisfies the grammar and nothing can follow."""
-        ...
 
     @property
     def error(self) -> str | None:
         """Why the matcher can go no further (a limit, a token that was not allowed); None while it can."""
-        ...
 
     def accept(self, token_id: int) -> bool:
         """Advance by a token; False if it is not allowed, which is an error for good."""
-        ...
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
         """Return how many of these tokens are allowed one after another; changes nothing."""
-        ...
 
     def rollback(self, num_tokens: int) -> None:
         """Go back by so many accepted tokens."""
-        ...
 
     def copy(self) -> Matcher:
         """Return a matcher at the same place that goes on by itself."""
-        ...
 
 
 class Backend(Protocol):
@@ -57,11 +51,9 @@ class Backend(Protocol):
 
     def compile(self, spec: GrammarSpec) -> Matcher:
         """Return a matcher at the grammar's begin; raises GrammarError."""
-        ...
 
     def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
         """Fill row i with the tokens that matcher i allows next. An error shows in the matcher, not here."""
-        ...
 
 
 def make_backend(name: str, vocabulary: Vocabulary, limits: GrammarLimits) -> Backend:

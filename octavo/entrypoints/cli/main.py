@@ -28,7 +28,6 @@ class Command(Protocol):
 
     def run(self, args: argparse.Namespace) -> int:
         """Do the work and return the exit status."""
-        ...
 
 
 @dataclass(frozen=True)
