@@ -11,7 +11,7 @@ from octavo.layers.linear import Linear
 from octavo.loader.compact import CompactMatrix
 from octavo.loader.cut import ColumnCut
 from octavo.loader.weights import HostTensor, WeightSource
-from octavo.ops.interface import Float, Ops, Weight
+from octavo.ops.interface import Float, Int, Ops, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Parameters:
     def vector(self, name: str, size: int) -> Float:
         """Return a vector [size] float32, of its own: a view of the file would keep all pages around it mapped."""
         return self.source.get(name, (size,)).float32().copy()
+
+    def ids(self, name: str, count: int) -> Int:
+        """Return whole numbers [count]; all 0 among random weights."""
+        return np.rint(self.source.get(name, (count,)).float32()).astype(np.int32)
 
     def table(self, name: str, rows: int, columns: int, share: range | None = None) -> Weight:
         """Pack `name`.weight [rows, columns] as it is stored, or a share of its rows."""

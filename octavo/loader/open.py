@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from octavo.config.configs import LoadConfig
-from octavo.errors import CheckpointError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.dummy import DummyWeights
 from octavo.loader.gguf_weights import GGUFWeights
@@ -21,14 +17,3 @@ def open_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> WeightSourc
     if checkpoint.gguf is not None:
         return GGUFWeights(checkpoint.gguf)
     return SafetensorsWeights(checkpoint.path)
-
-
-def read_ids(checkpoint: Checkpoint, load_config: LoadConfig, name: str, count: int) -> NDArray[np.int64]:
-    """Read a vector of whole numbers; all 0 among random weights. Raises CheckpointError."""
-    source = open_weights(checkpoint, load_config)
-    if not isinstance(source, SafetensorsWeights):
-        return np.zeros(count, np.int64)
-    tensor = source.get(name, (count,))
-    if tensor.dtype not in ("I32", "I64"):
-        raise CheckpointError(f"{checkpoint.path}: {name!r} must hold whole numbers, got {tensor.dtype}")
-    return tensor.stored().astype(np.int64)

@@ -25,8 +25,8 @@ from octavo.loader.weights import HostTensor, check_shape
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
-# What can be read as float32; NumPy has no bfloat16, so it is read as its bits.
-_READABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+# What can be read as float32, token ids too; NumPy has no bfloat16, so it is read as its bits.
+_READABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}
 _STORED_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8"}
 _HALF_KINDS: Mapping[str, Literal["float16", "bfloat16"]] = {"F16": "float16", "BF16": "bfloat16"}
 _DTYPE_BITS = {
@@ -75,7 +75,7 @@ class SafetensorsTensor:
     def float32(self) -> NDArray[np.float32]:
         """Return a C-contiguous array of `shape`; for F32 a read-only view of the file.
 
-        Raises UnsupportedError naming the dtype when it is not a floating-point type of 16 bits or more.
+        Raises UnsupportedError naming the dtype when it is a float below 16 bits or an integer below 32.
         """
         if self.dtype not in _READABLE_DTYPES:
             raise UnsupportedError(

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.attention.context import ForwardContext
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
@@ -109,18 +108,8 @@ class Eagle3Draft:
         return self.lm_head(self.final_norm(hidden, ops), ops)
 
 
-def load_eagle3(
-    config: HFConfig,
-    weights: WeightSource,
-    offsets: NDArray[np.int64] | None,
-    model: Decoder,
-    ops: Ops,
-    max_model_len: int,
-) -> HiddenDraft:
-    """Read the network. Raises CheckpointError for tensors that are missing, of another shape, or left over.
-
-    offsets: its tensor d2t, how far each id of the network's vocabulary lies below the model's; None: they are the same
-    """
+def load_eagle3(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, max_model_len: int) -> HiddenDraft:
+    """Read the network. Raises CheckpointError for tensors that are missing, of another shape, or left over."""
     own = read_eagle3(config, model.facts)
     decoder, size = own.decoder, own.decoder.hidden_size
     prefix = "midlayer." if weights.has("midlayer.hidden_norm.weight") else "layers.0."
@@ -140,7 +129,7 @@ def load_eagle3(
     )
     fc = parameters.linear(["fc"], [size], _NUM_STATES * model.facts.hidden_size, False)
     check_unused(weights, _HARMLESS, "EAGLE-3")
-    return HiddenDraft(network, own.layer_ids, fc, token_ids=_token_ids(config, own, offsets))
+    return HiddenDraft(network, own.layer_ids, fc, token_ids=_token_ids(config, own, parameters))
 
 
 def _embedding(loading: DecoderLoading, model: Decoder) -> Embedding:
@@ -164,18 +153,19 @@ def _lm_head(loading: DecoderLoading, own: Eagle3Config, model: Decoder) -> Line
     return model.lm_head
 
 
-def _token_ids(config: HFConfig, own: Eagle3Config, offsets: NDArray[np.int64] | None) -> Int | None:
-    if offsets is None:
+def _token_ids(config: HFConfig, own: Eagle3Config, parameters: Parameters) -> Int | None:
+    """Add to each of the network's ids how far the model's lies above it."""
+    if not parameters.source.has("d2t"):
         if own.vocab_size != own.decoder.vocab_size:
             raise CheckpointError(
                 f"{config.source}: draft_vocab_size is {own.vocab_size} of {own.decoder.vocab_size}, but there is no "
                 "tensor 'd2t' that says which tokens these are"
             )
         return None
-    token_ids = np.arange(own.vocab_size, dtype=np.int64) + offsets
+    token_ids = np.arange(own.vocab_size, dtype=np.int32) + parameters.ids("d2t", own.vocab_size)
     if token_ids.min() < 0 or token_ids.max() >= own.decoder.vocab_size:
         raise CheckpointError(
             f"{config.source}: d2t leads to tokens {token_ids.min()} to {token_ids.max()}, beyond the vocabulary of "
             f"{own.decoder.vocab_size}"
         )
-    return token_ids.astype(np.int32)
+    return token_ids

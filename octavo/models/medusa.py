@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from octavo.errors import CheckpointError, ConfigError
 from octavo.layers.linear import Linear
 from octavo.layers.parameters import Parameters
@@ -17,7 +19,7 @@ from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import positive
 from octavo.models.decoder_loading import check_unused
 from octavo.models.interface import ModelFacts
-from octavo.ops.interface import Float, Ops, Weight
+from octavo.ops.interface import Float, Int, Ops, Weight
 
 _ROOTS = ("", "medusa_heads.", "medusa_head.")
 
@@ -31,6 +33,14 @@ class MedusaConfig:
     hidden_size: int
     vocab_size: int
     shares_lm_head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaHeads:
+    """token_ids: the model's id of each of theirs"""
+
+    heads: tuple[MedusaHead, ...]
+    token_ids: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ def read_medusa(config: HFConfig, model: ModelFacts) -> MedusaConfig:
     return MedusaConfig(num_heads, num_layers, hidden_size, vocab_size, config.bool("original_lm_head", False))
 
 
-def load_medusa(config: HFConfig, weights: WeightSource, model: ModelFacts, ops: Ops, count: int) -> list[MedusaHead]:
+def load_medusa(config: HFConfig, weights: WeightSource, model: ModelFacts, ops: Ops, count: int) -> MedusaHeads:
     """Read the first `count` heads. Raises CheckpointError for tensors that are missing, misshapen or left over."""
     own = read_medusa(config, model)
     parameters = Parameters(weights, ops)
@@ -94,4 +104,10 @@ def load_medusa(config: HFConfig, weights: WeightSource, model: ModelFacts, ops:
     unread = "|".join(str(head) for head in range(count, own.num_heads)) or "none"
     more = rf"^(medusa_heads?\.)?((blocks|lm_heads)\.)?({unread})\."
     check_unused(weights, [more, r"(^|\.)token_map$"], "Medusa")
-    return heads
+    return MedusaHeads(tuple(heads), _token_ids(parameters, own.vocab_size, model.vocab_size))
+
+
+def _token_ids(parameters: Parameters, vocab_size: int, model_vocab_size: int) -> Int:
+    if vocab_size == model_vocab_size:
+        return np.arange(vocab_size, dtype=np.int32)
+    return parameters.ids("token_map" if parameters.source.has("token_map") else "medusa_heads.token_map", vocab_size)

@@ -3,8 +3,9 @@
 A step of B tokens takes about B + r times what one more token adds, r telling how much of a step is paid once (reading
 the weights, mostly). Without guesses it yields B tokens, so a guess must come true with a probability over
 B / (B + r): little when one request runs alone, nearly 1 in a large batch, where computing is all that there is to pay.
-A draft model's step, shared by the batch, adds its own d to that: (B + d) / (B + r). A row of which its guesses are not
-worth it is tried with one now and then: rarely enough to cost little, and as long as that is right it goes on.
+A draft model's step, shared by the rows that guess, adds its own d to that: (B + d) / (B + r) where all of them do. Few
+rows may not be worth one, however sure they are. A row that does not guess is tried with one now and then: rarely
+enough to cost little, and as long as that is right it goes on.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ class DraftLengths:
         self._chances = [_FIRST_CHANCE] * max_num_seqs
         self._savings = [0.0] * max_num_seqs  # of each row for a trial, in steps
         self._max_tokens = max_tokens
+        self._guess_cost = costs.guess
         sizes = np.maximum(np.arange(max_num_seqs + 1), 1)
-        # log of the chance that a guess needs
-        needed = _MARGIN * (sizes + costs.guess) / (sizes + costs.fixed)
+        prices = sizes / (sizes + costs.fixed)  # of what one more token adds, in tokens that the batch would yield
+        needed = _MARGIN * prices * (sizes + costs.guess) / sizes  # chance of a guess, where all rows guess
+        self._prices: list[float] = prices.tolist()
         self._pays: list[bool] = (needed <= _MOST_NEEDED).tolist()
-        self._trial_costs = (sizes * (1 + costs.guess) / (sizes + costs.fixed)).tolist()
-        self._log_needed = np.log(np.minimum(needed, 0.999)).tolist()
+        self._log_needed: list[float] = np.log(np.minimum(needed, 0.999)).tolist()
         self._most = [max_tokens] * (max_num_seqs + 1)
         for least, greatest, most in limits:
             for size in range(least, min(greatest, max_num_seqs) + 1):
@@ -62,15 +64,33 @@ class DraftLengths:
         """Say whether guesses may be worth it for any row among so many: if not, they are not even made."""
         return self._pays[batch_size] and self._most[batch_size] > 0
 
-    def limit(self, row: int, batch_size: int) -> int:
-        """Return how many tokens to guess for a row among so many that generate."""
+    def lengths(self, rows: Sequence[int]) -> list[int]:
+        """Return how many tokens to guess for each of the rows, which are all that generate."""
+        lengths = [self._limit(row, len(rows)) for row in rows]
+        if not self._guess_cost:
+            return lengths
+        lengths = self._worth_a_step(rows, lengths)
+        return [length or int(self._is_trial(row, len(rows))) for row, length in zip(rows, lengths, strict=True)]
+
+    def _limit(self, row: int, batch_size: int) -> int:
         length = self._log_needed[batch_size] / math.log(self._chances[row])
         return min(int(length), self._most[batch_size])
 
-    def is_trial(self, row: int, batch_size: int) -> bool:
-        """Say whether to make one guess in this step all the same, for a row of which none is worth it."""
+    def _worth_a_step(self, rows: Sequence[int], lengths: list[int]) -> list[int]:
+        """Cut the lengths where too few rows go on to pay for the step that guesses."""
+        price = _MARGIN * self._prices[len(rows)]
+        for depth in range(1, max(lengths, default=0) + 1):
+            chances = [
+                self._chances[row] ** depth for row, length in zip(rows, lengths, strict=True) if length >= depth
+            ]
+            if sum(chances) < price * (len(chances) + self._guess_cost):
+                return [min(length, depth - 1) for length in lengths]
+        return lengths
+
+    def _is_trial(self, row: int, batch_size: int) -> bool:
+        """Say whether to make one guess in this step all the same, for a row that would make none."""
         self._savings[row] += _TRIAL_SHARE
-        if self._savings[row] < self._trial_costs[batch_size]:
+        if self._savings[row] < self._prices[batch_size] * (1 + self._guess_cost):
             return False
         self._savings[row] = 0.0
         self._chances[row] = max(self._chances[row], math.exp(self._log_needed[batch_size]))

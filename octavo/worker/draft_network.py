@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.config import OctavoConfig
-from octavo.models.interface import CausalLM
+from octavo.models.hidden_drafts import HiddenDraft
 from octavo.ops.interface import Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
@@ -16,34 +16,30 @@ from octavo.types.kv_spec import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, bind_model
 from octavo.worker.input_builder import flatten
+from octavo.worker.request_rows import RequestRows
 
 PREFIX = "draft."  # of its layers' names in the plan
 
 
 class DraftNetwork:
-    """Call order: load, kv_cache_specs, bind, attach, then the rest.
+    """Call order: draft is set, kv_cache_specs, bind, attach, then the rest.
 
-    takes_hidden: it reads hidden states beside tokens
+    takes_hidden: beside each hidden state it reads the token that follows
     """
 
+    draft: HiddenDraft
     bound: BoundModel
     token_ids: Int  # [rows, positions], what it reads
-    _model: CausalLM
 
     def __init__(self, config: OctavoConfig, ops: Ops, takes_hidden: bool) -> None:
         self._config = config
         self._ops = ops
         self._takes_hidden = takes_hidden
 
-    def load(self, model: CausalLM, vocabulary: Int | None = None) -> None:
-        """Take the network. vocabulary: the model's id of each of its; None: they are the same"""
-        self._model = model
-        self._vocabulary = vocabulary
-
     def kv_cache_specs(self) -> dict[str, KVCacheSpec]:
         """Return what its layers store. All of it: blocks must not be taken from under one that lags behind."""
         cache = self._config.cache
-        specs = self._model.kv_cache_specs(cache.block_size, cache.dtype)
+        specs = self.draft.network.kv_cache_specs(cache.block_size, cache.dtype)
         return {
             PREFIX + name: FullAttentionSpec(spec.block_size, spec.num_kv_heads, spec.head_dim, spec.dtype)
             for name, spec in specs.items()
@@ -58,27 +54,27 @@ class DraftNetwork:
             max_tokens=scheduler.max_num_batched_tokens,
             max_output_rows=scheduler.max_num_seqs,
             max_logits_rows=scheduler.max_num_seqs,
-            hidden_size=self._model.facts.hidden_size,
+            hidden_size=self.draft.network.facts.hidden_size,
             num_groups=len(groups),
             takes_hidden=self._takes_hidden,
         )
         eager = self._config.model.enforce_eager
-        self.bound = bind_model(self._model, self._ops, own, groups, None if eager else limits)
+        self.bound = bind_model(self.draft.network, self._ops, own, groups, None if eager else limits)
 
     def release(self, weights: bool) -> None:
         """Let the caches go and, if asked to, the weights."""
         del self.bound
         if weights:
-            del self._model
+            del self.draft
 
-    def attach(self, token_ids: Int, block_tables: Sequence[BlockTable]) -> None:
-        """Learn the rows' tokens, as it reads them, and their blocks."""
-        self.token_ids = token_ids
+    def attach(self, rows: RequestRows, block_tables: Sequence[BlockTable]) -> None:
+        """Learn where the rows' tokens are, and their blocks."""
+        self.token_ids = rows.token_ids[:, int(self._takes_hidden) :]
         self._block_tables = block_tables
 
     def hidden_like(self, num_tokens: int) -> Float | None:
         """Return hidden states such as it reads, to measure its cost; None where it reads none."""
-        return np.zeros((num_tokens, self._model.facts.hidden_size), np.float32) if self._takes_hidden else None
+        return np.zeros((num_tokens, self.draft.network.facts.hidden_size), np.float32) if self._takes_hidden else None
 
     def forward(
         self, rows: NDArray[np.intp], begins: Int, ends: Int, hidden: Float | None = None, outputs: Int | None = None
@@ -103,7 +99,8 @@ class DraftNetwork:
             depth += 1
             token_ids = self._ops.argmax(self.bound.logits(hidden))
             can = token_ids >= 0  # not where logits are no numbers
-            for place, token_id in zip(going_on[can].tolist(), self._known(token_ids[can]).tolist(), strict=True):
+            known = token_ids[can] if self.draft.token_ids is None else self.draft.token_ids[token_ids[can]]
+            for place, token_id in zip(going_on[can].tolist(), known.tolist(), strict=True):
                 guesses[place].append(token_id)
             still = np.array([len(guesses[place]) == depth < lengths[place] for place in going_on.tolist()], np.bool_)
             going_on = going_on[still]
@@ -113,6 +110,3 @@ class DraftNetwork:
             self.token_ids[rows[going_on], begins] = [guesses[place][-1] for place in going_on.tolist()]
             states = hidden[still] if self._takes_hidden else None
             hidden = self.forward(rows[going_on], begins, begins + np.int32(1), states)
-
-    def _known(self, token_ids: Int) -> Int:
-        return token_ids if self._vocabulary is None else self._vocabulary[token_ids]

@@ -111,27 +111,21 @@ class DraftStep:
             self._guesses.clear()
             self._proposer.propose([], [])  # those that read along go on
             return {}
-        rows, lengths = [], []
-        for request_id, token_ids in new_token_ids.items():
-            row = self._rows.row(request_id)
+        rows = [self._rows.row(request_id) for request_id in new_token_ids]
+        for row, token_ids in zip(rows, new_token_ids.values(), strict=True):
             if row in self._guesses:
                 self._lengths.observe(row, self._guesses.pop(row), token_ids)
             self._catch_up(row)
-            length = self._lengths.limit(row, len(new_token_ids))
-            if not length and not self._is_free and self._lengths.is_trial(row, len(new_token_ids)):
-                length = 1
-            rows.append(row)
-            lengths.append(length)
-        wanted = [max(length, 1) for length in lengths] if self._is_free else lengths
-        proposals = {}
-        for request_id, row, length, guesses in zip(
-            new_token_ids, rows, lengths, self._proposer.propose(rows, wanted), strict=True
-        ):
-            if guesses:
-                self._guesses[row] = guesses
-                if length:
-                    proposals[request_id] = guesses
-        return proposals
+        lengths = self._lengths.lengths(rows)
+        wanted = self._rows.fitting(rows, [max(length, 1) for length in lengths] if self._is_free else lengths)
+        asked = {row: length for row, length in zip(rows, wanted, strict=True) if length}
+        made = zip(asked, self._proposer.propose(list(asked), list(asked.values())), strict=True)
+        self._guesses.update((row, guesses) for row, guesses in made if guesses)
+        return {
+            request_id: self._guesses[row]
+            for request_id, row, length in zip(new_token_ids, rows, lengths, strict=True)
+            if length and row in self._guesses
+        }
 
     def _catch_up(self, row: int) -> None:
         """Tell the proposer what the row got since it was told last: for a while it may not have been asked."""
@@ -187,9 +181,14 @@ def step_seconds(bound: BoundModel, block_sizes: Sequence[int], num_tokens: int,
         for size in block_sizes
     ]
     inputs = ForwardInputs(np.zeros(num_tokens, np.int32), positions, positions, metadata, hidden)
+    return fastest_seconds(lambda: bound.logits(bound.forward(inputs)))
+
+
+def fastest_seconds(work: Callable[[], object]) -> float:
+    """Time a piece of work a few times."""
     runs = []
     for _ in range(4):
         begin = time.perf_counter()
-        bound.logits(bound.forward(inputs))
+        work()
         runs.append(time.perf_counter() - begin)
     return min(runs)

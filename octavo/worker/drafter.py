@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.hf_config import HFConfig
 from octavo.loader.resolve import open_checkpoint
 from octavo.loader.weights import WeightSource
 from octavo.models.interface import CausalLM
@@ -15,6 +16,8 @@ from octavo.ops.tape import ForwardInputs
 from octavo.quantization.open import open_model_weights
 from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.worker.block_table import BlockTable
+from octavo.worker.draft_network import DraftNetwork
+from octavo.worker.draft_step import step_seconds
 from octavo.worker.input_builder import StepInputs
 from octavo.worker.request_rows import RequestRows
 
@@ -26,18 +29,21 @@ class Drafter:
     """
 
     taps: tuple[int, ...] = ()
+    _network: DraftNetwork | None = None  # where it stores keys and values
+    _rows: RequestRows
 
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
+        assert config.speculative is not None, "it is made for one"
+        self._speculative = config.speculative
         self._config = config
         self._ops = ops
 
-    def open(self, checkpoint: Checkpoint) -> tuple[Checkpoint, WeightSource]:
+    def open(self, checkpoint: Checkpoint) -> tuple[HFConfig, WeightSource]:
         """Open its weights. checkpoint: of the model, beside whose weights they lie if they have no name"""
-        draft, load = self._config.speculative, self._config.load
-        assert draft is not None, "it is made for one"
+        draft, load = self._speculative, self._config.load
         if draft.model is not None:
             checkpoint = open_checkpoint(draft.model, load, revision=draft.revision)
-        return checkpoint, open_model_weights(checkpoint, load)
+        return checkpoint.config, open_model_weights(checkpoint, load)
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
         """Read the weights. model, checkpoint: for which it guesses"""
@@ -45,22 +51,28 @@ class Drafter:
 
     def release(self, weights: bool) -> None:
         """Let the caches go and, if asked to, the weights: undoes bind and perhaps load."""
-        raise NotImplementedError
+        if self._network is not None:
+            self._network.release(weights)
 
     def kv_cache_specs(self) -> dict[str, KVCacheSpec]:
         """Return what its layers store, by names of its own."""
-        return {}
+        return {} if self._network is None else self._network.kv_cache_specs()
 
     def bind(self, kv_caches: Mapping[str, KVCache], plan: KVCacheConfig) -> None:
         """Take its layers' caches out of those of the plan."""
+        if self._network is not None:
+            self._network.bind(kv_caches, plan)
 
     def attach(self, rows: RequestRows, block_tables: Sequence[BlockTable]) -> None:
         """Learn where rows are and their blocks."""
         self._rows = rows
+        if self._network is not None:
+            self._network.attach(rows, block_tables)
 
     def guess_seconds(self, block_sizes: Sequence[int]) -> float:
         """Measure what a guess costs. block_sizes: of the KV cache groups; what is written goes to the null block"""
-        raise NotImplementedError
+        assert self._network is not None, "without one it knows better"
+        return step_seconds(self._network.bound, block_sizes, 1, self._network.hidden_like(1))
 
     def follow(self, forward: Callable[[ForwardInputs], Float], inputs: ForwardInputs, step: StepInputs) -> Float:
         """Compute a step with the model's `forward`; return the hidden states of inputs.output_rows.

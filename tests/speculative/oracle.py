@@ -58,6 +58,6 @@ def guessing(oracle: Oracle | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if oracle is not None:
             patch.setattr(model_runner, "make_proposer", lambda config: oracle)
-        patch.setattr(draft_step.DraftLengths, "limit", lambda self, row, batch_size: self._max_tokens)
+        patch.setattr(draft_step.DraftLengths, "lengths", lambda self, rows: [self._max_tokens] * len(rows))
         patch.setattr(draft_step.DraftLengths, "pays", lambda self, batch_size: True)
         yield

@@ -125,7 +125,7 @@ def test_guesses_are_those_of_the_published_formula(cases, name, eager, made_gue
 def test_preempted_requests_are_guessed_as_well_as_others(cases, name, made_guesses, monkeypatch):
     """And rows of which more or less is guessed."""
     case = cases[name]
-    monkeypatch.setattr(DraftLengths, "limit", lambda self, row, batch_size: row % 4)
+    monkeypatch.setattr(DraftLengths, "lengths", lambda self, rows: [row % 4 for row in rows])
     engine = {"max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "block_size": 4}
     llm = LLM(case.model, speculative_config=case.wish, num_gpu_blocks_override=48, **engine)
     prompts = [list(range(start, start + 20)) for start in (3, 40, 80, 120)]
@@ -137,7 +137,7 @@ def test_preempted_requests_are_guessed_as_well_as_others(cases, name, made_gues
 @pytest.mark.parametrize("name", ["eagle", "eagle3", "mtp"])
 def test_prompts_are_read_while_no_guess_pays(cases, name, made_guesses, monkeypatch):
     case = cases[name]
-    monkeypatch.setattr(DraftLengths, "limit", lambda self, row, batch_size: 3)
+    monkeypatch.setattr(DraftLengths, "lengths", lambda self, rows: [3] * len(rows))
     llm = LLM(case.model, speculative_config=case.wish, **{**ROOMY, "max_num_batched_tokens": 32, "block_size": 8})
     prompt = list(range(3, 50))
     monkeypatch.setattr(DraftLengths, "pays", lambda self, batch_size: False)
