@@ -10,6 +10,7 @@ from octavo.loader.hf_config import HFConfig
 from octavo.loader.resolve import open_checkpoint
 from octavo.models.eagle import read_eagle
 from octavo.models.eagle3 import read_eagle3
+from octavo.models.hidden_drafts import check_architecture, check_made_for
 from octavo.models.interface import ModelFacts
 from octavo.models.medusa import read_medusa
 from octavo.models.mimo import num_mtp_layers
@@ -37,12 +38,7 @@ def infer_method(model: str, config: HFConfig) -> SpeculativeMethod:
 
 def check_mtp_count(config: HFConfig, count: int | None) -> int:
     """Return how many tokens to guess, by default as many as there are layers. Raises ConfigError, UnsupportedError."""
-    names = config.list("architectures", [])
-    if _MTP_ARCHITECTURE not in names:
-        raise UnsupportedError(
-            f"{config.source}: MTP layers of {', '.join(map(str, names)) or 'an unknown architecture'} are not built; "
-            f"built: {_MTP_ARCHITECTURE}"
-        )
+    check_architecture(config, [_MTP_ARCHITECTURE], "MTP layers")
     num_layers = num_mtp_layers(config)
     count = num_layers if count is None else count
     if count > num_layers and count % num_layers:
@@ -74,21 +70,18 @@ def check_weights(config: OctavoConfig, speculative: SpeculativeConfig, model: M
                 f"{speculative.model!r} has {num_heads} Medusa heads, each of which guesses one token"
             )
     else:
-        _check_model(config, speculative, model, describe(own))
+        draft = describe(own)
+        if speculative.method == "mtp":
+            check_made_for(own, model, hidden_size=draft.hidden_size)
+        _check_model(config, speculative.model, model, draft)
 
 
-def _check_model(config: OctavoConfig, speculative: SpeculativeConfig, model: ModelFacts, draft: ModelFacts) -> None:
+def _check_model(config: OctavoConfig, name: str | None, model: ModelFacts, draft: ModelFacts) -> None:
     """Check a draft model, or the one whose MTP layer guesses."""
-    name = speculative.model
     if draft.vocab_size != model.vocab_size:
         raise ConfigError(
             f"the draft model {name!r} has a vocabulary of {draft.vocab_size} tokens, the model one of "
             f"{model.vocab_size}; both must have the same tokens"
-        )
-    if speculative.method == "mtp" and draft.hidden_size != model.hidden_size:
-        raise ConfigError(
-            f"the MTP layer of {name!r} reads hidden states of {draft.hidden_size} features, the model has "
-            f"{model.hidden_size}; leave model out to use the model's own"
         )
     if draft.max_position < config.model.max_model_len:
         raise ConfigError(

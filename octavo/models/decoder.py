@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
@@ -83,8 +83,7 @@ class Decoder:
     logits_softcap: float | None
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
-        layers = (layer.attention for layer in self.layers)
-        return {layer.name: layer.kv_cache_spec(block_size, dtype) for layer in layers if isinstance(layer, Attention)}
+        return layer_specs(self.layers, block_size, dtype)
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
         ops = context.ops
@@ -117,6 +116,12 @@ class Decoder:
         assert self.lm_head is not None, "only the last stage gives logits"
         logits = _scaled(self.lm_head(hidden, ops), self.logits_scale, ops)
         return logits if self.logits_softcap is None else ops.softcap(logits, self.logits_softcap)
+
+
+def layer_specs(layers: Sequence[DecoderLayer], block_size: int, dtype: str) -> dict[str, KVCacheSpec]:
+    """Return what the layers store, by name."""
+    attentions = (layer.attention for layer in layers)
+    return {each.name: each.kv_cache_spec(block_size, dtype) for each in attentions if isinstance(each, Attention)}
 
 
 def _tap(layer: int, x: Float, residual: Float | None, context: ForwardContext) -> None:

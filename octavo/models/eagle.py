@@ -6,10 +6,8 @@ first layer without its input norm, no final norm; embedding and output projecti
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
-from octavo.errors import ConfigError, UnsupportedError
 from octavo.layers.linear import Embedding
 from octavo.layers.norm import NoNorm
 from octavo.layers.parameters import Parameters
@@ -19,7 +17,15 @@ from octavo.models.config_reading import read_decoder_config
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, rope_table, side_by_side
+from octavo.models.hidden_drafts import (
+    FusedDraft,
+    Fusion,
+    HiddenDraft,
+    check_architecture,
+    check_made_for,
+    rope_table,
+    side_by_side,
+)
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Ops
 
@@ -30,34 +36,10 @@ _NAMES = WeightNames()
 
 def read_eagle(config: HFConfig, model: ModelFacts) -> DecoderConfig:
     """Read an EAGLE network's config. Raises ConfigError where it was not made for the model, UnsupportedError."""
-    check_architecture(config, _ARCHITECTURES, "EAGLE")
+    check_architecture(config, _ARCHITECTURES, "EAGLE networks")
     decoder = read_decoder_config(config, "EAGLE")
-    check_sizes(config, decoder, model)
+    check_made_for(config, model, hidden_size=decoder.hidden_size, vocab_size=decoder.vocab_size)
     return decoder
-
-
-def check_architecture(config: HFConfig, accepted: Collection[str], method: str) -> None:
-    """Raise UnsupportedError for a network that is not Llama's."""
-    names = config.list("architectures", [])
-    if not any(name in accepted for name in names):
-        raise UnsupportedError(
-            f"{config.source}: {method} networks of the architecture {', '.join(map(str, names)) or 'unknown'} are not "
-            f"built; built: {', '.join(accepted)}"
-        )
-
-
-def check_sizes(config: HFConfig, draft: DecoderConfig, model: ModelFacts, hidden_size: int | None = None) -> None:
-    """Raise ConfigError unless the network reads hidden states and tokens such as the model's.
-
-    hidden_size: of the model it was made for; None: its own
-    """
-    sizes = (("hidden_size", hidden_size or draft.hidden_size, model.hidden_size),)
-    for name, got, expected in (*sizes, ("vocab_size", draft.vocab_size, model.vocab_size)):
-        if got != expected:
-            raise ConfigError(
-                f"{config.source}: made for a model with {name} {got}, but that of {model.architecture} here is "
-                f"{expected}; take the one that was trained for this model"
-            )
 
 
 def load_eagle(config: HFConfig, weights: WeightSource, model: Decoder, ops: Ops, max_model_len: int) -> HiddenDraft:

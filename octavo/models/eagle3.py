@@ -22,11 +22,10 @@ from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import positive, read_decoder_config, refuse
-from octavo.models.decoder import Decoder, DecoderLayer
+from octavo.models.decoder import Decoder, DecoderLayer, layer_specs
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.eagle import check_architecture, check_sizes
-from octavo.models.hidden_drafts import HiddenDraft, layer_specs, rope_table
+from octavo.models.hidden_drafts import HiddenDraft, check_architecture, check_made_for, rope_table
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -48,10 +47,11 @@ class Eagle3Config:
 
 def read_eagle3(config: HFConfig, model: ModelFacts) -> Eagle3Config:
     """Read an EAGLE-3 network's config. Raises ConfigError where it was not made for the model, UnsupportedError."""
-    check_architecture(config, _ARCHITECTURES, "EAGLE-3")
+    check_architecture(config, _ARCHITECTURES, "EAGLE-3 networks")
     refuse(config, parallel_drafting=False, norm_before_fc=False)
     decoder = read_decoder_config(config, "EAGLE-3")
-    check_sizes(config, decoder, model, positive(config, "target_hidden_size", decoder.hidden_size))
+    hidden_size = positive(config, "target_hidden_size", decoder.hidden_size)
+    check_made_for(config, model, hidden_size=hidden_size, vocab_size=decoder.vocab_size)
     if len(decoder.layers) != 1:
         raise UnsupportedError(f"{config.source}: {len(decoder.layers)} layers; EAGLE-3 networks of one are supported")
     vocab_size = positive(config, "draft_vocab_size", decoder.vocab_size, limit=decoder.vocab_size)

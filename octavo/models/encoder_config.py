@@ -41,13 +41,7 @@ class EncoderConfig:
 
     @property
     def facts(self) -> ModelFacts:
-        return ModelFacts(
-            architecture=self.architecture,
-            num_layers=len(self.layers),
-            hidden_size=self.hidden_size,
-            vocab_size=self.vocab_size,
-            max_position=self.max_position,
-        )
+        return ModelFacts(self.architecture, len(self.layers), self.hidden_size, self.vocab_size, self.max_position)
 
 
 @dataclass(frozen=True)

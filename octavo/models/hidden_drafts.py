@@ -6,16 +6,17 @@ it, and guesses the token of p + 2. What it gives for p takes the place of the h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
-from octavo.layers.attention import Attention
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.layers.linear import Linear
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import SharedLinear
 from octavo.layers.rotary import cos_sin_table
-from octavo.models.decoder import DecoderLayer
+from octavo.loader.hf_config import HFConfig
+from octavo.models.decoder import DecoderLayer, layer_specs
 from octavo.models.decoder_config import DecoderConfig
 from octavo.models.decoder_loading import DecoderLoading
 from octavo.models.interface import CausalLM, ModelFacts
@@ -67,7 +68,7 @@ class FusedDraft:
     final_norm: Norm
     lm_head: Linear | SharedLinear
 
-    def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
+    def kv_cache_specs(self, block_size: int, dtype: str) -> dict[str, KVCacheSpec]:
         return layer_specs(self.layers, block_size, dtype)
 
     def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float:
@@ -84,10 +85,24 @@ class FusedDraft:
         return self.lm_head(hidden, ops)
 
 
-def layer_specs(layers: Sequence[DecoderLayer], block_size: int, dtype: str) -> dict[str, KVCacheSpec]:
-    """Return what the layers store, by name."""
-    attentions = (layer.attention for layer in layers)
-    return {each.name: each.kv_cache_spec(block_size, dtype) for each in attentions if isinstance(each, Attention)}
+def check_architecture(config: HFConfig, accepted: Collection[str], method: str) -> None:
+    """Raise UnsupportedError for a network of another architecture."""
+    names = config.list("architectures", [])
+    if not any(name in accepted for name in names):
+        raise UnsupportedError(
+            f"{config.source}: {method} of {', '.join(map(str, names)) or 'an unknown architecture'} are not built; "
+            f"built: {', '.join(accepted)}"
+        )
+
+
+def check_made_for(config: HFConfig, model: ModelFacts, **sizes: int) -> None:
+    """Raise ConfigError unless made for a model of these sizes, given by their names in ModelFacts."""
+    for name, size in sizes.items():
+        if size != getattr(model, name):
+            raise ConfigError(
+                f"{config.source}: made for a model with {name} {size}, but that of {model.architecture} here is "
+                f"{getattr(model, name)}; take what was trained for this model"
+            )
 
 
 def side_by_side(

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.errors import CheckpointError, ConfigError
+from octavo.errors import CheckpointError
 from octavo.layers.linear import Linear
 from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import positive
 from octavo.models.decoder_loading import check_unused
+from octavo.models.hidden_drafts import check_made_for
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops, Weight
 
@@ -60,11 +61,7 @@ class MedusaHead:
 def read_medusa(config: HFConfig, model: ModelFacts) -> MedusaConfig:
     """Read the heads' config; what it leaves out is as in the model. Raises ConfigError where it does not fit that."""
     hidden_size = positive(config, "hidden_size", model.hidden_size)
-    if hidden_size != model.hidden_size:
-        raise ConfigError(
-            f"{config.source}: Medusa heads for hidden_size {hidden_size}, but that of {model.architecture} here is "
-            f"{model.hidden_size}; take those that were trained for this model"
-        )
+    check_made_for(config, model, hidden_size=hidden_size)
     # the published config carries the base model's own sizes under other names, or none at all
     num_heads = positive(config, "medusa_num_heads" if "medusa_num_heads" in config else "num_heads", 5)
     num_layers = positive(config, "medusa_num_layers" if "medusa_num_layers" in config else "num_hidden_layers", 1)

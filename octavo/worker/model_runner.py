@@ -137,10 +137,8 @@ class ModelRunner:
         metadata: list[AttentionMetadata] = []
         positions = np.arange(num_tokens, dtype=np.int32)
         for name, spec in specs.items():
-            table, num_blocks = (
-                BlockTable(1, num_tokens, spec.block_size, self._dealt),
-                -(-num_tokens // spec.block_size),
-            )
+            num_blocks = -(-num_tokens // spec.block_size)
+            table = BlockTable(1, num_tokens, spec.block_size, self._dealt)
             table.append(0, range(1, num_blocks + 1))
             caches[name] = cache_in(np.zeros((num_blocks + 1) * spec.page_size_bytes, np.uint8), spec, num_blocks + 1)
             metadata.append(
