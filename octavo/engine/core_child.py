@@ -6,12 +6,21 @@ import contextlib
 import select
 import socket
 import subprocess
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
 import zmq
 
-from octavo.engine.core_messages import FrontMessage, Note, StartCore, decode_front_message, decode_note, encode
+from octavo.engine.core_messages import (
+    CoreFailed,
+    FrontMessage,
+    Note,
+    StartCore,
+    decode_front_message,
+    decode_note,
+    encode,
+)
 from octavo.utils.frames import FrameReader, send_frame
 from octavo.utils.processes import end_child, start_python
 
@@ -21,6 +30,7 @@ _PROGRAM = (
     "from octavo.engine.core_proc import main; main(*arguments[0])"
 )
 _STOP_TIMEOUT_S = 2.0
+_LAST_MESSAGES_TIMEOUT_S = 2.0
 
 
 class EngineChild(Protocol):
@@ -77,6 +87,9 @@ class CoreChild:
             send_frame(self._lifeline, encode(start))
         self._lifeline.setblocking(False)
         self._notes = FrameReader(self._lifeline)
+        self._num_messages = 0
+        self._num_announced = 0  # messages that have been sent for certain
+        self._give_up_at: float | None = None  # the process is gone, and its last messages are on their way
         self.output_fd = int(self._output.FD)
         self.lifeline_fd = self._lifeline.fileno()
 
@@ -99,12 +112,19 @@ class CoreChild:
             try:
                 messages.append(decode_front_message(self._output.recv(zmq.NOBLOCK)))
             except zmq.Again:
+                self._num_messages += len(messages)
                 return messages
 
     def read_notes(self) -> tuple[list[Note], bool]:
-        """Return the notes that are there now, and whether the process is gone."""
+        """Return the notes that are there now, and whether the process is gone and all that it has sent is received."""
         notes = [decode_note(data) for data in self._notes.read()]
-        return notes, self._notes.is_ended
+        self._num_announced += sum(note.num_messages for note in notes if isinstance(note, CoreFailed))
+        return notes, self._notes.is_ended and not self._is_more_to_come()
+
+    def _is_more_to_come(self) -> bool:
+        if self._give_up_at is None:
+            self._give_up_at = time.monotonic() + _LAST_MESSAGES_TIMEOUT_S
+        return self._num_messages < self._num_announced and time.monotonic() < self._give_up_at
 
     def register(self, poller: zmq.Poller) -> None:
         """Let a poller see when there is something to `receive` or `read_notes`."""

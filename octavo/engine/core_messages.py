@@ -84,9 +84,10 @@ class Admitted(msgspec.Struct, array_like=True, tag=3):
 
 
 class CoreFailed(msgspec.Struct, array_like=True, tag=4):
-    """The core cannot go on; the process ends."""
+    """The core cannot go on; the process ends. num_messages: that it has sent, which may arrive later than this"""
 
     reason: str
+    num_messages: int = 0
 
 
 Note = CoreReady | StartFailed | Admitted | CoreFailed

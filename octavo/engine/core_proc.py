@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
@@ -76,8 +77,9 @@ class EngineCoreProc:
         note: Callable[[Note], None],
     ) -> None:
         self._core = core
+        self.num_sent = 0
         self._inbox = inbox
-        self._send = send
+        self._send_away = send
         self._note = note
         self._is_stopped = False
         self._are_stats_due = False
@@ -109,6 +111,10 @@ class EngineCoreProc:
                     self._send(StepDone(own))
                     self._are_stats_due = False
         self._core.shutdown()
+
+    def _send(self, message: FrontMessage) -> None:
+        self.num_sent += 1
+        self._send_away(message)
 
     def _take_messages(self) -> None:
         """Handle all messages that are there; without work, wait for one."""
@@ -206,7 +212,9 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
     except BaseException as error:
         if not isinstance(error, EngineDeadError):  # whoever raises that has logged its cause
             logger.exception("the engine's process has failed and ends")
-        send_frame(lifeline, encode(CoreFailed(error_as_data(error).text)))
+        send_frame(lifeline, encode(CoreFailed(error_as_data(error).text, proc.num_sent)))
+        output.close(linger=_FLUSH_TIMEOUT_MS)  # what the last steps gave is given: requests have advanced
+        context.term()
         if isinstance(error, PeerLostError) and error.signal is not None:
             os.kill(os.getpid(), error.signal)  # as the worker ended: it may have been nobody's computation
         end_process(1)
@@ -228,6 +236,11 @@ class _Receiver:
         self._input.bind(address)
 
     def run(self) -> None:
+        with suppress(zmq.ContextTerminated):  # the process ends
+            self._pass_on()
+        self._input.close(linger=0)
+
+    def _pass_on(self) -> NoReturn:
         poller = zmq.Poller()
         poller.register(self._input, zmq.POLLIN)
         poller.register(self._lifeline, zmq.POLLIN)
@@ -273,3 +286,6 @@ def _leave(directory: str) -> NoReturn:
     """End because the front end is gone, which can no longer clean up itself."""
     shutil.rmtree(directory, ignore_errors=True)
     end_process(0)
+
+
+_FLUSH_TIMEOUT_MS = 1000

@@ -376,6 +376,7 @@ def test_a_core_that_hangs_is_replaced_and_its_requests_go_on(tiny_llama, caplog
 
 def test_a_fault_in_the_scheduler_replaces_the_core_and_is_named(tiny_llama, caplog):
     """What a core gave right before it failed has been given: a request that gets on is not blamed."""
+    """What a core gave right before it failed has been given: a request that gets on is not blamed."""
     params = SamplingParams(**{**LONG, "max_tokens": 5})
     expected = undisturbed(tiny_llama, [("a", params)])
 

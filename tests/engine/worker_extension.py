@@ -39,14 +39,14 @@ class Broken(Worker):
 
 
 class ForgetfulScheduler(Worker):
-    """A worker whose process has a scheduler with a fault: it fails at the tenth update."""
+    """A worker whose process has a scheduler with a fault: it fails at the second update."""
 
     def load_model(self) -> None:
         super().load_model()
         update, num_updates = Scheduler.update_from_output, iter(range(10**6))
 
         def failing(scheduler, step, output):
-            if next(num_updates) == 9:
+            if next(num_updates) == 1:
                 raise KeyError("a block that nobody knows")
             return update(scheduler, step, output)
 
