@@ -24,27 +24,10 @@ import msgspec
 import zmq
 
 from octavo.config import EngineArgs
+from octavo.engine import core_messages as wire
 from octavo.engine.core import EngineCore
 from octavo.engine.core_child import core_addresses
 from octavo.engine.core_client import CLIENT_INDEX
-from octavo.engine.core_messages import (
-    AbortRequests,
-    AddRequest,
-    Admitted,
-    CallResult,
-    CallService,
-    CoreFailed,
-    CoreMessage,
-    CoreReady,
-    FrontMessage,
-    Note,
-    StartCore,
-    StartFailed,
-    StepDone,
-    decode_core_message,
-    decode_start,
-    encode,
-)
 from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError, PeerLostError
 from octavo.log import get_logger
@@ -72,9 +55,9 @@ class EngineCoreProc:
     def __init__(
         self,
         core: EngineCore,
-        inbox: SimpleQueue[CoreMessage | WorkerDied],
-        send: Callable[[FrontMessage], None],
-        note: Callable[[Note], None],
+        inbox: SimpleQueue[wire.CoreMessage | WorkerDied],
+        send: Callable[[wire.FrontMessage], None],
+        note: Callable[[wire.Note], None],
     ) -> None:
         self._core = core
         self.num_sent = 0
@@ -108,11 +91,11 @@ class EngineCoreProc:
                 outputs, _ = self._core.step()
                 own = outputs.get(CLIENT_INDEX)
                 if own is not None:
-                    self._send(StepDone(own))
+                    self._send(wire.StepDone(own))
                     self._are_stats_due = False
         self._core.shutdown()
 
-    def _send(self, message: FrontMessage) -> None:
+    def _send(self, message: wire.FrontMessage) -> None:
         self.num_sent += 1
         self._send_away(message)
 
@@ -128,47 +111,49 @@ class EngineCoreProc:
                 message = self._inbox.get()
             self._handle(message)
 
-    def _handle(self, message: CoreMessage | WorkerDied) -> None:
-        if isinstance(message, AddRequest):
+    def _handle(self, message: wire.CoreMessage | WorkerDied) -> None:
+        if isinstance(message, wire.AddRequest):
             self._add(message)
-        elif isinstance(message, AbortRequests):
+        elif isinstance(message, wire.AbortRequests):
             self._core.abort_requests(message.request_ids)
             self._are_stats_due = True
-        elif isinstance(message, CallService):
+        elif isinstance(message, wire.CallService):
             self._answer(message)
         elif isinstance(message, WorkerDied):
             self._core.check_health()
         else:
             self._is_stopped = True
 
-    def _add(self, message: AddRequest) -> None:
+    def _add(self, message: wire.AddRequest) -> None:
         try:
             self._core.add_request(message.request)
         except EngineDeadError:
             raise
         except OctavoError as error:
             refusal = EngineCoreOutput(message.request.request_id, [], None, None, FinishReason.ERROR, str(error))
-            self._send(StepDone(EngineCoreOutputs(outputs=[refusal])))
+            self._send(wire.StepDone(EngineCoreOutputs(outputs=[refusal])))
 
-    def _answer(self, call: CallService) -> None:
+    def _answer(self, call: wire.CallService) -> None:
         try:
             result = self._services[call.method](*call.args)
-            answer = CallResult(call.call_id, msgspec.to_builtins(result))
-            encode(answer)
+            answer = wire.CallResult(call.call_id, msgspec.to_builtins(result))
+            wire.encode(answer)
         except Exception as error:  # whatever it is, the caller gets it, and the core goes on
-            answer = CallResult(call.call_id, None, failed_call_as_data(error, call.method, "in the engine's process"))
+            answer = wire.CallResult(
+                call.call_id, None, failed_call_as_data(error, call.method, "in the engine's process")
+            )
         self._send(answer)
 
     def _report_if_due(self) -> None:
         """Before waiting: tell the front end that aborted requests are gone, which no step does."""
         if self._are_stats_due:
             self._are_stats_due = False
-            self._send(StepDone(EngineCoreOutputs(scheduler_stats=self._core.scheduler_stats())))
+            self._send(wire.StepDone(EngineCoreOutputs(scheduler_stats=self._core.scheduler_stats())))
 
     def _announce(self, step: SchedulerOutput) -> None:
         """Say whose computation begins, so that it is known if the process does not survive it."""
         if step.scheduled_new_requests:
-            self._note(Admitted([request.request_id for request in step.scheduled_new_requests]))
+            self._note(wire.Admitted([request.request_id for request in step.scheduled_new_requests]))
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
@@ -179,7 +164,7 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline = socket.socket(fileno=lifeline_fd)
     try:
-        start = decode_start(receive_frame(lifeline))
+        start = wire.decode_start(receive_frame(lifeline))
     except EOFError:
         _leave(directory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -194,25 +179,25 @@ def main(lifeline_fd: int, directory: str) -> NoReturn:
     except BaseException as error:
         if not isinstance(error, OctavoError):
             logger.exception("the engine could not start")
-        send_frame(lifeline, encode(StartFailed(error_as_data(error))))
+        send_frame(lifeline, wire.encode(wire.StartFailed(error_as_data(error))))
         end_process(1)
     receiver.on_abort = started.core.queue_abort
     started.core.executor.on_failure(lambda: receiver.inbox.put(WorkerDied()))
     proc = EngineCoreProc(
         started.core,
         receiver.inbox,
-        send=lambda message: output.send(encode(message)),
-        note=lambda note: send_frame(lifeline, encode(note)),
+        send=lambda message: output.send(wire.encode(message)),
+        note=lambda note: send_frame(lifeline, wire.encode(note)),
     )
     gc.collect()
     gc.freeze()  # what is there stays: later collections need not look at it
-    send_frame(lifeline, encode(_ready_note(started)))
+    send_frame(lifeline, wire.encode(_ready_note(started)))
     try:
         proc.run()
     except BaseException as error:
         if not isinstance(error, EngineDeadError):  # whoever raises that has logged its cause
             logger.exception("the engine's process has failed and ends")
-        send_frame(lifeline, encode(CoreFailed(error_as_data(error).text, proc.num_sent)))
+        send_frame(lifeline, wire.encode(wire.CoreFailed(error_as_data(error).text, proc.num_sent)))
         output.close(linger=_FLUSH_TIMEOUT_MS)  # what the last steps gave is given: requests have advanced
         context.term()
         if isinstance(error, PeerLostError) and error.signal is not None:
@@ -227,7 +212,7 @@ class _Receiver:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, lifeline: socket.socket, directory: str
     ) -> None:
-        self.inbox: SimpleQueue[CoreMessage | WorkerDied] = SimpleQueue()
+        self.inbox: SimpleQueue[wire.CoreMessage | WorkerDied] = SimpleQueue()
         self.on_abort: Callable[[Sequence[str]], None] = lambda request_ids: None
         self._lifeline = lifeline
         self._directory = directory
@@ -253,15 +238,15 @@ class _Receiver:
     def _receive(self) -> None:
         while True:
             try:
-                message = decode_core_message(self._input.recv(zmq.NOBLOCK))
+                message = wire.decode_core_message(self._input.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            if isinstance(message, AbortRequests):
+            if isinstance(message, wire.AbortRequests):
                 self.on_abort(message.request_ids)  # to be seen within the step that computes
             self.inbox.put(message)  # an abort too: the request itself may still be in the inbox
 
 
-def _build(start: StartCore) -> StartedCore:
+def _build(start: wire.StartCore) -> StartedCore:
     """Start the core that the options describe."""
     # here: the receiving thread runs by now, and the front end's end is seen while this takes its time
     from octavo.engine.resolve import resolve
@@ -273,8 +258,8 @@ def _build(start: StartCore) -> StartedCore:
     return build_engine_core(resolve(args))
 
 
-def _ready_note(started: StartedCore) -> CoreReady:
-    return CoreReady(
+def _ready_note(started: StartedCore) -> wire.CoreReady:
+    return wire.CoreReady(
         max_model_len=started.config.model.max_model_len,
         max_kv_tokens=started.max_kv_tokens,
         num_blocks=started.kv_cache_config.num_blocks,

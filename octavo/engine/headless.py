@@ -21,31 +21,11 @@ import zmq
 from octavo import envs
 from octavo.config import EngineArgs
 from octavo.config.option_types import canonical_types
+from octavo.engine import host_messages as wire
 from octavo.engine.core_child import CoreChild
 from octavo.engine.core_messages import StartCore, StopCore, options_as_data
-from octavo.engine.core_messages import encode as encode_core
 from octavo.engine.data_parallel import DEFAULT_PORT, plan_replicas
 from octavo.engine.engine_facts import engine_facts
-from octavo.engine.host_messages import (
-    SHARED_LIMITS,
-    Challenge,
-    ConnectHosted,
-    EndHosted,
-    Farewell,
-    FromHost,
-    Greeting,
-    Hello,
-    HostedEnded,
-    HostedMessage,
-    HostedNote,
-    HostedStarted,
-    StartHosted,
-    ToHost,
-    ToHosted,
-    decode_to_host,
-    encode,
-    proof,
-)
 from octavo.engine.meeting_place import MeetingPlace
 from octavo.engine.remote_hosts import keep_alive
 from octavo.errors import ConfigError, EngineDeadError
@@ -157,13 +137,13 @@ class HostedReplica(threading.Thread):
         """Make sure that both sides mean the same; raises ConfigError."""
         key, number = envs.data_parallel_key(), secrets.token_bytes(32)
         deadline = time.monotonic() + 5.0
-        challenge = msgspec.msgpack.decode(receive_frame(connection, deadline), type=Challenge)
-        hello = Hello(self._rank, self._facts, number, proof(key, "host", challenge.number))
-        send_frame(connection, encode(hello))
-        greeting = msgspec.msgpack.decode(receive_frame(connection, deadline), type=Greeting)
+        challenge = msgspec.msgpack.decode(receive_frame(connection, deadline), type=wire.Challenge)
+        hello = wire.Hello(self._rank, self._facts, number, wire.proof(key, "host", challenge.number))
+        send_frame(connection, wire.encode(hello))
+        greeting = msgspec.msgpack.decode(receive_frame(connection, deadline), type=wire.Greeting)
         if greeting.refusal is not None:
             raise ConfigError(f"the front end refuses replica {self._rank}: {greeting.refusal}")
-        if not hmac.compare_digest(greeting.proof, proof(key, "front end", number)):
+        if not hmac.compare_digest(greeting.proof, wire.proof(key, "front end", number)):
             raise ConfigError("the front end does not have this host's OCTAVO_DATA_PARALLEL_KEY")
         connection.settimeout(None)
         keep_alive(connection)
@@ -179,7 +159,7 @@ class HostedReplica(threading.Thread):
                     self._child.register(poller)
                 poller.poll()
                 for data in reader.read():
-                    self._obey(connection, decode_to_host(data))
+                    self._obey(connection, wire.decode_to_host(data))
                 if self._child is not None:
                     self._report(connection, self._child)
         except OSError:  # the connection has ended while something was sent
@@ -187,40 +167,40 @@ class HostedReplica(threading.Thread):
         finally:
             self._end_child(asks_first=False)
 
-    def _obey(self, connection: socket.socket, message: ToHost) -> None:
-        if isinstance(message, StartHosted):
+    def _obey(self, connection: socket.socket, message: wire.ToHost) -> None:
+        if isinstance(message, wire.StartHosted):
             self._end_child(asks_first=False)
-            limits = {name: message.limits[name] for name in SHARED_LIMITS if name in message.limits}
+            limits = {name: message.limits[name] for name in wire.SHARED_LIMITS if name in message.limits}
             start = StartCore({**self._options, **limits}, message.number, self._rank, len(self._local))
             share = (self._rank - self._local.start, len(self._local))
             self._child = CoreChild(self._context, self._directory, start, share)
-            _send(connection, HostedStarted(message.number, self._child.process_id))
-        elif isinstance(message, EndHosted):
+            _send(connection, wire.HostedStarted(message.number, self._child.process_id))
+        elif isinstance(message, wire.EndHosted):
             self._end_child(message.asks_first)
-        elif isinstance(message, Farewell):
+        elif isinstance(message, wire.Farewell):
             self._is_dismissed = True
         elif self._child is None:
             pass  # it has just ended, and the front end will hear of it
-        elif isinstance(message, ConnectHosted):
+        elif isinstance(message, wire.ConnectHosted):
             self._child.connect()
-        elif isinstance(message, ToHosted):
+        elif isinstance(message, wire.ToHosted):
             self._child.send(message.data)
 
     def _report(self, connection: socket.socket, child: CoreChild) -> None:
         for message in child.receive():
-            _send(connection, HostedMessage(encode_core(message)))
+            _send(connection, wire.HostedMessage(wire.encode(message)))
         notes, is_gone = child.read_notes()
         for note in notes:
-            _send(connection, HostedNote(encode_core(note)))
+            _send(connection, wire.HostedNote(wire.encode(note)))
         if is_gone:
             self._child = None
-            _send(connection, HostedEnded(child.close()))
+            _send(connection, wire.HostedEnded(child.close()))
 
     def _end_child(self, asks_first: bool) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.close(encode_core(StopCore()) if asks_first else None)
+            child.close(wire.encode(StopCore()) if asks_first else None)
 
 
-def _send(connection: socket.socket, message: FromHost) -> None:
-    send_frame(connection, encode(message))
+def _send(connection: socket.socket, message: wire.FromHost) -> None:
+    send_frame(connection, wire.encode(message))

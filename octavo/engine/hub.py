@@ -18,18 +18,10 @@ from typing import Any
 
 import msgspec
 
+from octavo.engine import hub_messages as wire
 from octavo.engine.async_mp_client import AsyncMPClient
 from octavo.engine.core_messages import AbortRequests, CallResult, CallService, CoreReady, StartFailed, StepDone
 from octavo.engine.frame_link import FrameLink
-from octavo.engine.hub_messages import (
-    CallCores,
-    CallFrontEnds,
-    EngineState,
-    PlaceRequest,
-    Welcome,
-    decode_to_hub,
-    encode,
-)
 from octavo.engine.process_start import ProcessHandle
 from octavo.errors import OctavoError
 from octavo.metrics.engine_metrics import EngineCounts
@@ -51,7 +43,7 @@ class FrontEnd:
         self.error: RaisedError | None = None
         self.request_ids: set[str] = set()
         self.counts: dict[str, Any] = {}  # its last answers, by service
-        self._link = FrameLink(connection, lambda data: hub.take(self, decode_to_hub(data)), self._end)
+        self._link = FrameLink(connection, lambda data: hub.take(self, wire.decode_to_hub(data)), self._end)
         self._hub = hub
         self._link.attach()
 
@@ -75,7 +67,7 @@ class _Question:
     """A call of all front ends. waiting: for those; asker: who called, with this call_id"""
 
     asker: FrontEnd
-    call: CallFrontEnds
+    call: wire.CallFrontEnds
     waiting: set[FrontEnd]
     answers: list[Any]
     error: RaisedError | None = None
@@ -106,7 +98,7 @@ class Hub:
         """Take in a front end that waits for its Welcome at the other end."""
         front_end = FrontEnd(self, connection)
         self._front_ends.append(front_end)
-        front_end.send(encode(Welcome(self._limits, self._state, list(self._standing.values()))))
+        front_end.send(wire.encode(wire.Welcome(self._limits, self._state, list(self._standing.values()))))
         return front_end
 
     def shutdown(self) -> None:
@@ -115,13 +107,13 @@ class Hub:
 
     def take(self, front_end: FrontEnd, message: Any) -> None:
         """Do what a front end says."""
-        if isinstance(message, PlaceRequest):
+        if isinstance(message, wire.PlaceRequest):
             self._place(front_end, message)
         elif isinstance(message, AbortRequests):
             self._abort(message.request_ids)
-        elif isinstance(message, CallCores):
+        elif isinstance(message, wire.CallCores):
             self._call_cores(front_end, message)
-        elif isinstance(message, CallFrontEnds):
+        elif isinstance(message, wire.CallFrontEnds):
             self._call_front_ends(front_end, message)
         elif isinstance(message, CallResult):
             self._take_answer(front_end, message)
@@ -144,7 +136,7 @@ class Hub:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _place(self, front_end: FrontEnd, message: PlaceRequest) -> None:
+    def _place(self, front_end: FrontEnd, message: wire.PlaceRequest) -> None:
         request_id = message.request.request_id
         try:
             if request_id in self._owners:  # ids have a random part: this takes luck
@@ -152,7 +144,7 @@ class Hub:
             self.client.add_request(message.request, message.rank)
         except OctavoError as error:
             output = EngineCoreOutput(request_id, [], finish_reason=FinishReason.ERROR, stop_reason=str(error))
-            front_end.send(encode(StepDone(EngineCoreOutputs([output]))))
+            front_end.send(wire.encode(StepDone(EngineCoreOutputs([output]))))
             return
         self._owners[request_id] = front_end
         front_end.request_ids.add(request_id)
@@ -178,24 +170,24 @@ class Hub:
             if owner is not None:
                 by_owner[owner].append(output)
         for owner, own in by_owner.items():
-            owner.send(encode(StepDone(EngineCoreOutputs(own, outputs.engine_index, outputs.timestamp))))
+            owner.send(wire.encode(StepDone(EngineCoreOutputs(own, outputs.engine_index, outputs.timestamp))))
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _call_cores(self, front_end: FrontEnd, call: CallCores) -> None:
+    def _call_cores(self, front_end: FrontEnd, call: wire.CallCores) -> None:
         if call.method == "load_vocabulary":
             self.client.load_vocabulary(*call.args)
             return
         try:  # now, and not in the task: what the front end sends next comes later
             answers = self.client.start_call(call.method, call.args, call.serving_only)
         except OctavoError as error:
-            front_end.send(encode(CallResult(call.call_id, error=failed_call_as_data(error, call.method, ""))))
+            front_end.send(wire.encode(CallResult(call.call_id, error=failed_call_as_data(error, call.method, ""))))
             return
         task = asyncio.get_running_loop().create_task(_answer(front_end, call, answers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _call_front_ends(self, asker: FrontEnd, call: CallFrontEnds) -> None:
+    def _call_front_ends(self, asker: FrontEnd, call: wire.CallFrontEnds) -> None:
         number = next(self._numbers)
         if call.standing:
             self._standing.pop(call.standing, None)
@@ -207,7 +199,7 @@ class Hub:
             answers.append([(*key, count) for key, count in self._past_counts.items()])
         waiting = {one for one in self._front_ends if one.is_ready or one is asker}
         self._questions[number] = question = _Question(asker, call, waiting, answers)
-        message = encode(CallService(number, call.method, call.args))
+        message = wire.encode(CallService(number, call.method, call.args))
         for one in self._front_ends:  # those that are not ready do it when they are
             one.send(message)
         self._limit(question)
@@ -244,26 +236,26 @@ class Hub:
             question.answers.append(answer)
         if not question.waiting:
             self._questions = {number: other for number, other in self._questions.items() if other is not question}
-            question.asker.send(encode(CallResult(question.call.call_id, question.answers, question.error)))
+            question.asker.send(wire.encode(CallResult(question.call.call_id, question.answers, question.error)))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def _state_now(self) -> EngineState:
+    def _state_now(self) -> wire.EngineState:
         client = self.client
         dead = None if client.dead_error is None else str(client.dead_error)
-        return EngineState(client.process_ids, client.are_serving, client.is_ready, dead)
+        return wire.EngineState(client.process_ids, client.are_serving, client.is_ready, dead)
 
     def _tell_state(self) -> None:
         state = self._state_now()
         if state != self._state:
             self._state = state
             for front_end in self._front_ends:
-                front_end.send(encode(state))
+                front_end.send(wire.encode(state))
 
 
-async def _answer(front_end: FrontEnd, call: CallCores, answers: Awaitable[list[Any]]) -> None:
+async def _answer(front_end: FrontEnd, call: wire.CallCores, answers: Awaitable[list[Any]]) -> None:
     try:
         result = CallResult(call.call_id, await answers)
     except Exception as error:  # whatever it is, the caller gets it
         result = CallResult(call.call_id, error=failed_call_as_data(error, call.method, "in the engine's process"))
-    front_end.send(encode(result))
+    front_end.send(wire.encode(result))

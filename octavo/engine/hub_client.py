@@ -10,19 +10,10 @@ from typing import Any
 
 import msgspec
 
+from octavo.engine import hub_messages as wire
 from octavo.engine.async_client import Services
 from octavo.engine.core_messages import REQUEST_NOT_PLAIN, AbortRequests, CallResult, CallService, StepDone
 from octavo.engine.frame_link import FrameLink
-from octavo.engine.hub_messages import (
-    CallCores,
-    CallFrontEnds,
-    EngineState,
-    FrontEndReady,
-    PlaceRequest,
-    Welcome,
-    decode_from_hub,
-    encode,
-)
 from octavo.engine.replicas import merged
 from octavo.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from octavo.types.messages import EngineCoreOutputs
@@ -40,7 +31,7 @@ class HubClient:
     def __init__(
         self,
         connection: socket.socket,
-        welcome: Welcome,
+        welcome: wire.Welcome,
         on_lost: Callable[[], None],
         on_outputs: Callable[[EngineCoreOutputs], None],
         on_death: Callable[[EngineDeadError], None],
@@ -86,39 +77,39 @@ class HubClient:
 
     def tell_ready(self) -> None:
         """Tell the hub that requests are taken now."""
-        self._link.send(encode(FrontEndReady()))
+        self._link.send(wire.encode(wire.FrontEndReady()))
 
     def add_request(self, request: EngineCoreRequest, rank: int | None = None) -> None:
         if (error := self.dead_error) is not None:
             raise error
-        self._link.send(encoded(encode, PlaceRequest(request, rank), InvalidRequestError, REQUEST_NOT_PLAIN))
+        self._link.send(encoded(wire.encode, wire.PlaceRequest(request, rank), InvalidRequestError, REQUEST_NOT_PLAIN))
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         if request_ids:
-            self._link.send(encode(AbortRequests(list(request_ids))))
+            self._link.send(wire.encode(AbortRequests(list(request_ids))))
 
     def load_vocabulary(self, packed: bytes) -> None:
-        self._link.send(encode(CallCores(0, "load_vocabulary", [packed])))
+        self._link.send(wire.encode(wire.CallCores(0, "load_vocabulary", [packed])))
 
     async def call(self, method: str, *args: Any) -> Any:
         return merged(method, await self.call_each(method, *args))
 
     async def call_each(self, method: str, *args: Any, serving_only: bool = False) -> list[Any]:
-        return await self._ask(CallCores(next(self._numbers), method, list(args), serving_only))
+        return await self._ask(wire.CallCores(next(self._numbers), method, list(args), serving_only))
 
     async def call_front_ends(self, method: str, *args: Any, standing: str = "") -> list[Any]:
-        return await self._ask(CallFrontEnds(next(self._numbers), method, list(args), standing))
+        return await self._ask(wire.CallFrontEnds(next(self._numbers), method, list(args), standing))
 
     def shutdown(self) -> None:
         """Leave the hub; idempotent."""
         self._link.close()
 
-    async def _ask(self, call: CallCores | CallFrontEnds) -> list[Any]:
+    async def _ask(self, call: wire.CallCores | wire.CallFrontEnds) -> list[Any]:
         self.attach()
         if (error := self.dead_error) is not None:
             raise error
         text = f"{call.method}: arguments go to another process and {ONLY_PLAIN}"
-        message = encoded(encode, call, UnsupportedError, text)
+        message = encoded(wire.encode, call, UnsupportedError, text)
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._calls[call.call_id] = future
         self._link.send(message)
@@ -128,14 +119,14 @@ class HubClient:
             del self._calls[call.call_id]
 
     def _take(self, data: bytes) -> None:
-        message = decode_from_hub(data)
+        message = wire.decode_from_hub(data)
         if isinstance(message, StepDone):
             self._on_outputs(message.outputs)
         elif isinstance(message, CallResult):
             self._take_result(message)
         elif isinstance(message, CallService):
             self._start_call(message)
-        elif isinstance(message, EngineState):
+        elif isinstance(message, wire.EngineState):
             was_dead, self._state = self._state.dead_error, message
             if message.dead_error is not None and was_dead is None:
                 self._on_death(EngineDeadError(message.dead_error))
@@ -160,4 +151,4 @@ class HubClient:
         except Exception as error:  # whatever it is, the caller gets it
             result = CallResult(call.call_id, error=failed_call_as_data(error, call.method, "in a server process"))
         if call.call_id:
-            self._link.send(encode(result))
+            self._link.send(wire.encode(result))

@@ -15,25 +15,8 @@ from queue import SimpleQueue
 import msgspec
 import zmq
 
+from octavo.engine import host_messages as wire
 from octavo.engine.core_messages import FrontMessage, Note, StartCore, StepDone, decode_front_message, decode_note
-from octavo.engine.host_messages import (
-    SHARED_LIMITS,
-    Challenge,
-    ConnectHosted,
-    EndHosted,
-    Farewell,
-    Greeting,
-    Hello,
-    HostedMessage,
-    HostedNote,
-    HostedStarted,
-    StartHosted,
-    ToHost,
-    ToHosted,
-    decode_from_host,
-    encode,
-    proof,
-)
 from octavo.errors import ConfigError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutputs
@@ -55,9 +38,9 @@ class HostLink:
         self._sender = threading.Thread(target=self._send_all, name="octavo-host", daemon=True)
         self._sender.start()
 
-    def send(self, message: ToHost) -> None:
+    def send(self, message: wire.ToHost) -> None:
         """Send a message; nothing happens when the connection has ended."""
-        self._outbox.put(framed(encode(message)))
+        self._outbox.put(framed(wire.encode(message)))
 
     def close(self) -> None:
         """End the connection when everything is sent, or after a short while."""
@@ -121,7 +104,7 @@ class RemoteHosts:
         with self._changed:
             links, self._links = self._links, {}
         for link in links.values():
-            link.send(Farewell())
+            link.send(wire.Farewell())
             link.close()
 
     def _accept_all(self) -> None:
@@ -138,11 +121,13 @@ class RemoteHosts:
             connection.settimeout(_GREETING_TIMEOUT_S)
             number = secrets.token_bytes(32)
             deadline = time.monotonic() + _GREETING_TIMEOUT_S
-            send_frame(connection, encode(Challenge(number)))
-            hello = msgspec.msgpack.decode(receive_frame(connection, deadline, _MAX_GREETING_BYTES), type=Hello)
+            send_frame(connection, wire.encode(wire.Challenge(number)))
+            hello = msgspec.msgpack.decode(receive_frame(connection, deadline, _MAX_GREETING_BYTES), type=wire.Hello)
             refusal = self._refusal(hello, number)
-            answer = Greeting(refusal, proof(self._key, "front end", hello.number) if refusal is None else b"")
-            send_frame(connection, encode(answer))
+            answer = wire.Greeting(
+                refusal, wire.proof(self._key, "front end", hello.number) if refusal is None else b""
+            )
+            send_frame(connection, wire.encode(answer))
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             logger.warning("%s is no host of a replica: %s", peer, error)
             connection.close()
@@ -160,8 +145,8 @@ class RemoteHosts:
         if before is not None:
             before.close()
 
-    def _refusal(self, hello: Hello, number: bytes) -> str | None:
-        if not hmac.compare_digest(hello.proof, proof(self._key, "host", number)):
+    def _refusal(self, hello: wire.Hello, number: bytes) -> str | None:
+        if not hmac.compare_digest(hello.proof, wire.proof(self._key, "host", number)):
             return "OCTAVO_DATA_PARALLEL_KEY is not the same on both sides"
         names = [name for name in self._facts if self._facts[name] != hello.facts.get(name)]
         if names:
@@ -191,8 +176,8 @@ class RemoteChild:
             self._no_host, other = socket.socketpair()
             other.close()
         else:
-            limits = {name: start.options[name] for name in SHARED_LIMITS if start.options.get(name) is not None}
-            self._link.send(StartHosted(start.number, limits))
+            limits = {name: start.options[name] for name in wire.SHARED_LIMITS if start.options.get(name) is not None}
+            self._link.send(wire.StartHosted(start.number, limits))
         connection = self._no_host or (self._link and self._link.connection)
         assert connection
         self.output_fd = self.lifeline_fd = connection.fileno()
@@ -203,10 +188,10 @@ class RemoteChild:
         return self._process_id
 
     def connect(self) -> None:
-        self._send(ConnectHosted())
+        self._send(wire.ConnectHosted())
 
     def send(self, message: bytes) -> None:
-        self._send(ToHosted(message))
+        self._send(wire.ToHosted(message))
 
     def receive(self) -> list[FrontMessage]:
         self._read()
@@ -222,12 +207,12 @@ class RemoteChild:
 
     def close(self, stop_message: bytes | None = None) -> int:
         if self._status is None:
-            self._send(EndHosted(asks_first=stop_message is not None))
+            self._send(wire.EndHosted(asks_first=stop_message is not None))
         if self._no_host is not None:
             self._no_host.close()
         return _LOST if self._status is None else self._status
 
-    def _send(self, message: ToHost) -> None:
+    def _send(self, message: wire.ToHost) -> None:
         if self._link is not None:
             self._link.send(message)
 
@@ -236,15 +221,15 @@ class RemoteChild:
             self._status = _LOST
             return
         for data in self._link.reader.read():
-            message = decode_from_host(data)
-            if isinstance(message, HostedStarted):
+            message = wire.decode_from_host(data)
+            if isinstance(message, wire.HostedStarted):
                 self._is_started = message.number == self._number
                 self._process_id = message.process_id
             elif not self._is_started:
                 continue  # of the process before
-            elif isinstance(message, HostedMessage):
+            elif isinstance(message, wire.HostedMessage):
                 self._messages.append(_in_our_time(decode_front_message(message.data)))
-            elif isinstance(message, HostedNote):
+            elif isinstance(message, wire.HostedNote):
                 self._notes.append(decode_note(message.data))
             else:
                 self._status = message.status

@@ -17,21 +17,8 @@ from typing import Any
 
 import msgspec
 
+from octavo.engine import core_messages as wire
 from octavo.engine.core_child import EngineChild
-from octavo.engine.core_messages import (
-    AbortRequests,
-    Admitted,
-    CallResult,
-    CoreFailed,
-    CoreReady,
-    FrontMessage,
-    Note,
-    StartCore,
-    StartFailed,
-    StopCore,
-    encode,
-    request_message,
-)
 from octavo.engine.in_flight import InFlightRequests
 from octavo.engine.pending_calls import PendingCall, PendingCalls, StandingOrders
 from octavo.engine.silence import SilenceWatch
@@ -84,13 +71,13 @@ class CoreSupervisor:
 
     def __init__(
         self,
-        start: StartCore,
-        launch: Callable[[StartCore], EngineChild],
+        start: wire.StartCore,
+        launch: Callable[[wire.StartCore], EngineChild],
         policy: RecoveryPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = CoreState.STARTING
-        self.limits: CoreReady | None = None  # of the first core; all later ones get the same
+        self.limits: wire.CoreReady | None = None  # of the first core; all later ones get the same
         self.start_error: RaisedError | None = None
         self.dead_error: EngineDeadError | None = None
         self.outputs: deque[EngineCoreOutputs] = deque()
@@ -131,7 +118,7 @@ class CoreSupervisor:
         """Hand over a request; without a core it waits for the next one. Raises EngineDeadError if none will come."""
         self._check_alive()
         if self.state is not CoreState.READY:
-            request_message(request)  # what cannot be sent is refused here and now
+            wire.request_message(request)  # what cannot be sent is refused here and now
         self.requests.add(request)
         self.send_requests()
 
@@ -139,7 +126,7 @@ class CoreSupervisor:
         """End requests; unknown ids are ignored."""
         sent = self.requests.remove(request_ids)
         if sent and self.state is CoreState.READY:
-            self._send(encode(AbortRequests(sent)))
+            self._send(wire.encode(wire.AbortRequests(sent)))
         self.send_requests()  # the one on trial may have been among them
 
     def call(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -156,7 +143,7 @@ class CoreSupervisor:
         if self.state is not CoreState.READY:
             return
         for request in self.requests.take_unsent():
-            self._send(request_message(request))
+            self._send(wire.request_message(request))
 
     def _send_call(self, call: PendingCall) -> None:
         call.is_sent = True
@@ -204,17 +191,17 @@ class CoreSupervisor:
         )
         return self._silence.look(self._clock(), is_owed, was_heard)
 
-    def _take_note(self, note: Note) -> None:
-        if isinstance(note, Admitted):
+    def _take_note(self, note: wire.Note) -> None:
+        if isinstance(note, wire.Admitted):
             self.requests.admitted(note.request_ids)
-        elif isinstance(note, StartFailed):
+        elif isinstance(note, wire.StartFailed):
             self.start_error = note.error
-        elif isinstance(note, CoreFailed):
+        elif isinstance(note, wire.CoreFailed):
             self._failure = note.reason
         else:
             self._take_ready(note)
 
-    def _take_ready(self, ready: CoreReady) -> None:
+    def _take_ready(self, ready: wire.CoreReady) -> None:
         assert self.child is not None
         self.state = CoreState.READY
         self.is_resting = False
@@ -238,8 +225,8 @@ class CoreSupervisor:
             self._send_call(call)
         self.send_requests()
 
-    def _take_message(self, message: FrontMessage) -> None:
-        if isinstance(message, CallResult):
+    def _take_message(self, message: wire.FrontMessage) -> None:
+        if isinstance(message, wire.CallResult):
             self._calls.take_result(message)
             return
         outputs = message.outputs
@@ -345,7 +332,7 @@ class CoreSupervisor:
     def ask_to_stop(self) -> None:
         """Let the process end by itself, if it is there; `close` then need not wait for it as long."""
         if self.state is CoreState.READY and self.child is not None:
-            self.child.send(encode(StopCore()))
+            self.child.send(wire.encode(wire.StopCore()))
 
     def close(self) -> None:
         """End the process, whatever it does; idempotent."""
@@ -353,7 +340,7 @@ class CoreSupervisor:
             return
         child, self.child = self.child, None
         if child is not None:
-            child.close(encode(StopCore()) if self.state is CoreState.READY else None)
+            child.close(wire.encode(wire.StopCore()) if self.state is CoreState.READY else None)
         self.state = CoreState.CLOSED
         self._end(self.dead_error or EngineDeadError("the engine was shut down"))
 

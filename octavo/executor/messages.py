@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +119,11 @@ def _class_from_name(expected: Any, name: object) -> object:
     return import_by_name(name)
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_class_as_name)
-_start_decoder = msgspec.msgpack.Decoder(StartWorker, dec_hook=_class_from_name)
-_command_decoder = msgspec.msgpack.Decoder(Command)
-_reply_decoder = msgspec.msgpack.Decoder(Reply)
-
-
-def encode(message: StartWorker | Command | Reply) -> bytes:
-    """Return a message's bytes; raises TypeError or OverflowError for what is not plain data."""
-    return _encoder.encode(message)
+# raises TypeError or OverflowError for what is not plain data
+encode = msgspec.msgpack.Encoder(enc_hook=_class_as_name).encode
+decode_start = msgspec.msgpack.Decoder(StartWorker, dec_hook=_class_from_name).decode
+decode_command: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
 
 
 def encode_start(config: OctavoConfig, checkpoint: Checkpoint, place: WorkerPlace) -> bytes:
@@ -142,18 +138,3 @@ def encode_call(number: int, method: object, args: Sequence[Any], kwargs: Mappin
         raise UnsupportedError("workers in other processes are called by a method's name, not with a function")
     text = f"{method}: arguments go to the workers' processes and {ONLY_PLAIN}"
     return encoded(encode, CallWorker(number, method, list(args), dict(kwargs)), UnsupportedError, text)
-
-
-def decode_start(data: bytes) -> StartWorker:
-    """Read the first message of all."""
-    return _start_decoder.decode(data)
-
-
-def decode_command(data: bytes) -> Command:
-    """Read a message to a worker."""
-    return _command_decoder.decode(data)
-
-
-def decode_reply(data: bytes) -> Reply:
-    """Read a message from a worker."""
-    return _reply_decoder.decode(data)

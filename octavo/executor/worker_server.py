@@ -8,17 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import PeerLostError
-from octavo.executor.messages import (
-    CallReply,
-    CallWorker,
-    ErrorReply,
-    RunStep,
-    Sample,
-    StartWorker,
-    StepReply,
-    decode_command,
-    encode,
-)
+from octavo.executor import messages as wire
 from octavo.executor.worker_class import start_worker, worker_method
 from octavo.log import get_logger
 from octavo.types.kv_spec import KVCacheConfig
@@ -34,7 +24,7 @@ _ARGUMENT_TYPES: Mapping[str, Any] = {"initialize_from_config": tuple[list[KVCac
 class WorkerServer:
     """Executes commands in the order in which they come."""
 
-    def __init__(self, start: StartWorker) -> None:
+    def __init__(self, start: wire.StartWorker) -> None:
         """Load the weights."""
         self._gives_output = start.place.gives_output
         self._rank = start.place.rank
@@ -43,10 +33,10 @@ class WorkerServer:
 
     def handle(self, data: bytes) -> bytes | None:
         """Execute a command; return the reply, if there is to be one."""
-        command = decode_command(data)
-        if isinstance(command, CallWorker):
-            return encode(self._call(command))
-        if isinstance(command, RunStep):
+        command = wire.decode_command(data)
+        if isinstance(command, wire.CallWorker):
+            return wire.encode(self._call(command))
+        if isinstance(command, wire.RunStep):
             self._run_forward(command)
             if not command.samples:
                 return None
@@ -55,15 +45,15 @@ class WorkerServer:
     def shutdown(self) -> None:
         self._worker.shutdown()
 
-    def _run_forward(self, command: RunStep) -> None:
+    def _run_forward(self, command: wire.RunStep) -> None:
         try:
             self._forward = self._worker.execute_model(command.step)
         except Exception as error:
             self._forward = error
 
-    def _finish_step(self, command: RunStep | Sample) -> bytes | None:
+    def _finish_step(self, command: wire.RunStep | wire.Sample) -> bytes | None:
         forward, self._forward = self._forward, None
-        grammar = command.grammar if isinstance(command, Sample) else None
+        grammar = command.grammar if isinstance(command, wire.Sample) else None
         try:
             if isinstance(forward, Exception):
                 raise forward
@@ -71,15 +61,15 @@ class WorkerServer:
         except Exception as error:  # whatever it is, the executor gets it
             if not isinstance(error, PeerLostError):
                 logger.exception("step %d failed at rank %d", command.number, self._rank)
-            return encode(ErrorReply(command.number, error_as_data(error)))
-        return encode(StepReply(command.number, output)) if self._gives_output else None
+            return wire.encode(wire.ErrorReply(command.number, error_as_data(error)))
+        return wire.encode(wire.StepReply(command.number, output)) if self._gives_output else None
 
-    def _call(self, command: CallWorker) -> CallReply | ErrorReply:
+    def _call(self, command: wire.CallWorker) -> wire.CallReply | wire.ErrorReply:
         try:
             args = command.args
             if command.method in _ARGUMENT_TYPES:
                 args = msgspec.convert(args, _ARGUMENT_TYPES[command.method])
             result = worker_method(self._worker, command.method)(*args, **command.kwargs)
-            return CallReply(command.number, msgspec.to_builtins(result))
+            return wire.CallReply(command.number, msgspec.to_builtins(result))
         except Exception as error:
-            return ErrorReply(command.number, failed_call_as_data(error, command.method, f"at rank {self._rank}"))
+            return wire.ErrorReply(command.number, failed_call_as_data(error, command.method, f"at rank {self._rank}"))
