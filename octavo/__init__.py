@@ -16,57 +16,46 @@ if TYPE_CHECKING:
     from octavo.engine.llm_engine import LLMEngine
     from octavo.entrypoints.beam_search import BeamSearchOutput, BeamSearchSequence
     from octavo.entrypoints.llm import LLM
-    from octavo.types.outputs import CompletionOutput, Logprob, RequestOutput
-    from octavo.types.pooling import PoolingParams
-    from octavo.types.pooling_outputs import (
+    from octavo.inputs import PromptType, TextPrompt, TokensPrompt
+    from octavo.outputs import (
         ClassificationOutput,
         ClassificationRequestOutput,
+        CompletionOutput,
         EmbeddingOutput,
         EmbeddingRequestOutput,
         PoolingOutput,
         PoolingRequestOutput,
+        RequestOutput,
         ScoringOutput,
         ScoringRequestOutput,
     )
-    from octavo.types.prompts import PromptType, TextPrompt, TokensPrompt
-    from octavo.types.sampling_params import (
+    from octavo.pooling_params import PoolingParams
+    from octavo.sampling_params import (
         BeamSearchParams,
         RepetitionDetectionParams,
         RequestOutputKind,
         SamplingParams,
+        StructuredOutputsParams,
     )
-    from octavo.types.structured_params import StructuredOutputsParams
+    from octavo.types.outputs import Logprob
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "AsyncLLM": "octavo.engine.async_llm",
-    "BeamSearchOutput": "octavo.entrypoints.beam_search",
-    "BeamSearchParams": "octavo.types.sampling_params",
-    "BeamSearchSequence": "octavo.entrypoints.beam_search",
-    "ClassificationOutput": "octavo.types.pooling_outputs",
-    "ClassificationRequestOutput": "octavo.types.pooling_outputs",
-    "CompletionOutput": "octavo.types.outputs",
-    "EmbeddingOutput": "octavo.types.pooling_outputs",
-    "EmbeddingRequestOutput": "octavo.types.pooling_outputs",
-    "EngineArgs": "octavo.config",
-    "LLM": "octavo.entrypoints.llm",
-    "LLMEngine": "octavo.engine.llm_engine",
-    "Logprob": "octavo.types.outputs",
-    "PoolingOutput": "octavo.types.pooling_outputs",
-    "PoolingParams": "octavo.types.pooling",
-    "PoolingRequestOutput": "octavo.types.pooling_outputs",
-    "PromptType": "octavo.types.prompts",
-    "RepetitionDetectionParams": "octavo.types.sampling_params",
-    "RequestOutput": "octavo.types.outputs",
-    "RequestOutputKind": "octavo.types.sampling_params",
-    "SamplingParams": "octavo.types.sampling_params",
-    "ScoringOutput": "octavo.types.pooling_outputs",
-    "ScoringRequestOutput": "octavo.types.pooling_outputs",
-    "StructuredOutputsParams": "octavo.types.structured_params",
-    "TextPrompt": "octavo.types.prompts",
-    "TokensPrompt": "octavo.types.prompts",
+_NAMES = {
+    "octavo.config": "EngineArgs",
+    "octavo.engine.async_llm": "AsyncLLM",
+    "octavo.engine.llm_engine": "LLMEngine",
+    "octavo.entrypoints.beam_search": "BeamSearchOutput BeamSearchSequence",
+    "octavo.entrypoints.llm": "LLM",
+    "octavo.inputs": "PromptType TextPrompt TokensPrompt",
+    "octavo.outputs": "ClassificationOutput ClassificationRequestOutput CompletionOutput EmbeddingOutput "
+    "EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestOutput ScoringOutput ScoringRequestOutput",
+    "octavo.pooling_params": "PoolingParams",
+    "octavo.sampling_params": "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams "
+    "StructuredOutputsParams",
+    "octavo.types.outputs": "Logprob",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 # vLLM's other names for the same things
 _ALIASES = {"AsyncEngineArgs": "EngineArgs", "AsyncLLMEngine": "AsyncLLM"}

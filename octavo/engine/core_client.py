@@ -57,44 +57,24 @@ class InprocClient:
 
     def __init__(self, core: EngineCore) -> None:
         self.engine_core = core
+        self.abort_requests = core.abort_requests
+        self.reset_prefix_cache = core.reset_prefix_cache
+        self.take_kv_events = core.take_kv_events
+        self.collective_rpc = core.collective_rpc
+        self.load_vocabulary = core.load_vocabulary
+        self.check_health = core.check_health
+        self.shutdown = core.shutdown
 
     def add_request(self, request: EngineCoreRequest) -> int:
         self.engine_core.add_request(request)
         return 0
 
-    def abort_requests(self, request_ids: Sequence[str]) -> None:
-        self.engine_core.abort_requests(request_ids)
-
     def get_output(self) -> EngineCoreOutputs:
         outputs, _ = self.engine_core.step()
         return outputs.get(CLIENT_INDEX) or EngineCoreOutputs()
 
-    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
-        return self.engine_core.reset_prefix_cache(reset_running_requests)
-
     def scheduler_stats(self) -> list[SchedulerStats]:
         return [self.engine_core.scheduler_stats()]
-
-    def take_kv_events(self) -> list[KVCacheEvent]:
-        return self.engine_core.take_kv_events()
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout_s: float | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-    ) -> list[Any]:
-        return self.engine_core.collective_rpc(method, timeout_s, args, kwargs)
-
-    def load_vocabulary(self, packed: bytes) -> None:
-        self.engine_core.load_vocabulary(packed)
-
-    def check_health(self) -> None:
-        self.engine_core.check_health()
-
-    def shutdown(self) -> None:
-        self.engine_core.shutdown()
 
 
 CLIENT_INDEX = 0

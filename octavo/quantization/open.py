@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from octavo.config.configs import LoadConfig
 from octavo.loader.checkpoint import Checkpoint
@@ -14,7 +15,7 @@ from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.weights import WeightSource
 from octavo.quantization.config_reading import method_of, read_layout
 from octavo.quantization.packed_weights import PackedWeights
-from octavo.quantization.wrappers import ExactWeights, QuantizingWeights
+from octavo.quantization.wrappers import ConvertedWeights, exact, quantized
 
 
 def open_model_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> WeightSource:
@@ -24,8 +25,8 @@ def open_model_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> Weigh
     if layout is not None and isinstance(source, SafetensorsWeights):
         source = PackedWeights(source, layout)
     if load_config.quantization is not None:
-        source = QuantizingWeights(source, load_config.quantization)
-    return ExactWeights(source) if load_config.exact else source
+        source = ConvertedWeights(source, partial(quantized, load_config.quantization))
+    return ConvertedWeights(source, exact) if load_config.exact else source
 
 
 @dataclass(frozen=True)

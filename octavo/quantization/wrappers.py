@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,25 +18,28 @@ from octavo.quantization.rounding import quantize_int4, quantize_int8
 _TABLES = re.compile(r"(embed_tokens|wte|wpe|lm_head|embed_out|embed_positions)\.weight$")
 
 
-class ExactWeights:
-    """The same tensors, with quantised matrices dequantised to float32."""
+Compact = CompactMatrix | NDArray[np.float32] | None
+Convert = Callable[[HostTensor, str, bool], Compact]  # from a tensor, its name, and the argument of `compact`
 
-    def __init__(self, source: WeightSource) -> None:
+
+class ConvertedWeights:
+    """The same tensors, with matrices converted when they are asked for."""
+
+    def __init__(self, source: WeightSource, convert: Convert) -> None:
+        self._convert = convert
         self._source = source
-
-    def has(self, name: str) -> bool:
-        return self._source.has(name)
+        self.has = source.has
+        self.unused = source.unused
 
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
-        return _ExactTensor(self._source.get(name, shape))
-
-    def unused(self) -> list[str]:
-        return self._source.unused()
+        return _ConvertedTensor(self._source.get(name, shape), name, self._convert)
 
 
 @dataclass(frozen=True)
-class _ExactTensor:
+class _ConvertedTensor:
     inner: HostTensor
+    name: str
+    convert: Convert
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,55 +48,28 @@ class _ExactTensor:
     def float32(self) -> NDArray[np.float32]:
         return self.inner.float32()
 
-    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
-        matrix = self.inner.compact(transposed)
-        return matrix.dequantized() if isinstance(matrix, (BlockMatrix, QuantizedMatrix)) else matrix
+    def compact(self, transposed: bool = False) -> Compact:
+        return self.convert(self.inner, self.name, transposed)
 
     def cut(self, rows: range, transposed: bool = False) -> HostTensor:
         return replace(self, inner=self.inner.cut(rows, transposed))
 
 
-class QuantizingWeights:
-    """The same tensors, with float matrices quantised when they are asked for."""
-
-    def __init__(self, source: WeightSource, method: QuantizationMethod) -> None:
-        self._source = source
-        self._method = method
-
-    def has(self, name: str) -> bool:
-        return self._source.has(name)
-
-    def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
-        method: QuantizationMethod = "int8" if _TABLES.search(name) else self._method
-        return _QuantizedTensor(self._source.get(name, shape), method)
-
-    def unused(self) -> list[str]:
-        return self._source.unused()
+def exact(tensor: HostTensor, name: str, transposed: bool) -> Compact:
+    """Dequantise quantised matrices to float32."""
+    matrix = tensor.compact(transposed)
+    return matrix.dequantized() if isinstance(matrix, (BlockMatrix, QuantizedMatrix)) else matrix
 
 
-@dataclass(frozen=True)
-class _QuantizedTensor:
-    inner: HostTensor
-    method: QuantizationMethod
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.inner.shape
-
-    def float32(self) -> NDArray[np.float32]:
-        return self.inner.float32()
-
-    def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
-        if len(self.shape) != 2:
-            return None
-        matrix = self.inner.compact(transposed)
-        if isinstance(matrix, (BlockMatrix, QuantizedMatrix)):
-            return matrix
-        if isinstance(matrix, HalfMatrix):
-            values = matrix.dequantized()
-        else:
-            values = self.inner.float32().T if transposed else self.inner.float32()
-        return quantize_int4(values) if self.method == "int4" else quantize_int8(values)
-
-    def cut(self, rows: range, transposed: bool = False) -> HostTensor:
-        return replace(self, inner=self.inner.cut(rows, transposed))
+def quantized(method: QuantizationMethod, tensor: HostTensor, name: str, transposed: bool) -> Compact:
+    """Quantise float matrices."""
+    if len(tensor.shape) != 2:
+        return None
+    matrix = tensor.compact(transposed)
+    if isinstance(matrix, (BlockMatrix, QuantizedMatrix)):
+        return matrix
+    if isinstance(matrix, HalfMatrix):
+        values = matrix.dequantized()
+    else:
+        values = tensor.float32().T if transposed else tensor.float32()
+    return quantize_int4(values) if method == "int4" and not _TABLES.search(name) else quantize_int8(values)

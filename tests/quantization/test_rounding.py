@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from octavo import LLM, SamplingParams
 from octavo.loader.compact import BlockMatrix, HalfMatrix, QuantizedMatrix
 from octavo.quantization.rounding import quantize_int4, quantize_int8
-from octavo.quantization.wrappers import ExactWeights, QuantizingWeights
+from octavo.quantization.wrappers import ConvertedWeights, exact, quantized
 from tests.models.harness import ArrayWeights
 from tests.tiny_models import llama_config, write_tiny_model
 
@@ -60,7 +61,7 @@ def test_tables_get_8_bits_and_vectors_stay() -> None:
         "model.layers.0.mlp.up_proj.weight": random(32, 64),
         "model.norm.weight": random(64),
     }
-    weights = QuantizingWeights(ArrayWeights(tensors), "int4")
+    weights = ConvertedWeights(ArrayWeights(tensors), partial(quantized, "int4"))
     bits = {name: getattr(weights.get(name, t.shape).compact(), "bits", None) for name, t in tensors.items()}
     assert list(bits.values()) == [8, 8, 4, None]
     assert weights.unused() == []
@@ -68,7 +69,8 @@ def test_tables_get_8_bits_and_vectors_stay() -> None:
 
 def test_transposed_matrices_are_grouped_along_their_inputs() -> None:
     values = random(64, 40)  # [in, out]
-    tensor = QuantizingWeights(ArrayWeights({"c_fc.weight": values}), "int8").get("c_fc.weight", (64, 40))
+    weights = ConvertedWeights(ArrayWeights({"c_fc.weight": values}), partial(quantized, "int8"))
+    tensor = weights.get("c_fc.weight", (64, 40))
     matrix = tensor.compact(transposed=True)
     assert isinstance(matrix, QuantizedMatrix)
     np.testing.assert_array_equal(matrix.dequantized(), quantize_int8(np.ascontiguousarray(values.T)).dequantized())
@@ -93,7 +95,7 @@ def test_exact_weights_dequantise_all_but_16_bit_numbers() -> None:
     half = HalfMatrix("bfloat16", np.zeros((2, 32), np.uint16))
     blocks = BlockMatrix("Q8_0", np.zeros((2, 34), np.uint8), 32)
     stored = {"half": Stored(half), "blocks": Stored(blocks), "none": Stored(None)}
-    weights = ExactWeights(Source({}))
+    weights = ConvertedWeights(Source({}), exact)
     assert weights.get("half", (2, 32)).compact() is half
     np.testing.assert_array_equal(weights.get("blocks", (2, 32)).compact(), blocks.dequantized())
     assert weights.get("none", (2, 32)).compact() is None
