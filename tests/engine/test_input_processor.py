@@ -155,7 +155,9 @@ def test_a_prompt_one_short_of_the_limit_leaves_one_token():
 
 
 def test_a_prompt_at_the_limit_is_refused_with_both_numbers():
-    with pytest.raises(InvalidRequestError, match=r"maximum context length is 64 tokens \(max_model_len\).*has 64 tokens"):
+    with pytest.raises(
+        InvalidRequestError, match=r"maximum context length is 64 tokens \(max_model_len\).*has 64 tokens"
+    ):
         core_request([1] * 64)
 
 

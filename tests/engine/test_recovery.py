@@ -170,8 +170,10 @@ def said(output: EngineCoreOutput) -> tuple:
 )
 def test_killed_under_load_every_request_ends_as_undisturbed(fixture, options, request, own_children):
     model = request.getfixturevalue(fixture)
+    if "spec_method" in options:
+        options = {**options, "worker_cls": "tests.engine.worker_extension.Guessing"}
     if "spec_model" in options:
-        options = {**options, "spec_model": str(model)}
+        options["spec_model"] = str(model)
     jobs = jobs_of(range(100, 130))
     expected = undisturbed(model, jobs)
     rng = random.Random(fixture)
@@ -206,6 +208,7 @@ def test_killed_under_load_every_request_ends_as_undisturbed(fixture, options, r
         await asyncio.gather(killer(), *clients)
         assert len(own_children()) == 1
         assert await engine.reset_prefix_cache()
+        assert (engine.metrics.totals()["spec_decode_num_draft_tokens"] > 0) == ("spec_method" in options)
         engine.shutdown()
         return got, num_kills
 
@@ -375,7 +378,6 @@ def test_a_core_that_hangs_is_replaced_and_its_requests_go_on(tiny_llama, caplog
 
 
 def test_a_fault_in_the_scheduler_replaces_the_core_and_is_named(tiny_llama, caplog):
-    """What a core gave right before it failed has been given: a request that gets on is not blamed."""
     """What a core gave right before it failed has been given: a request that gets on is not blamed."""
     params = SamplingParams(**{**LONG, "max_tokens": 5})
     expected = undisturbed(tiny_llama, [("a", params)])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.scheduler.scheduler import Scheduler
+from octavo.speculative.draft_lengths import DraftLengths
 from octavo.worker.worker import Worker
 
 
@@ -51,6 +52,15 @@ class ForgetfulScheduler(Worker):
             return update(scheduler, step, output)
 
         Scheduler.update_from_output = failing
+
+
+class Guessing(Worker):
+    """A worker that guesses as much as it may, whatever that costs."""
+
+    def load_model(self) -> None:
+        super().load_model()
+        DraftLengths.lengths = lambda self, rows: [self._max_tokens] * len(rows)
+        DraftLengths.pays = lambda self, batch_size: True
 
 
 class Killed(Worker):
