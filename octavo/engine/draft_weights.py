@@ -8,15 +8,13 @@ from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.resolve import open_checkpoint
+from octavo.models import mimo
 from octavo.models.eagle import read_eagle
 from octavo.models.eagle3 import read_eagle3
-from octavo.models.hidden_drafts import check_architecture, check_made_for
+from octavo.models.hidden_drafts import check_made_for
 from octavo.models.interface import ModelFacts
 from octavo.models.medusa import read_medusa
-from octavo.models.mimo import num_mtp_layers
 from octavo.models.registry import describe
-
-_MTP_ARCHITECTURE = "MiMoForCausalLM"
 
 
 def draft_config(model: str | None, revision: str | None, checkpoint: Checkpoint, load: LoadConfig) -> HFConfig:
@@ -33,19 +31,7 @@ def infer_method(model: str, config: HFConfig) -> SpeculativeMethod:
         return "eagle3"
     if config.str("model_type", "") == "medusa" or "medusa_num_heads" in config:
         return "medusa"
-    return "mtp" if _MTP_ARCHITECTURE in names else "draft_model"
-
-
-def check_mtp_count(config: HFConfig, count: int | None) -> int:
-    """Return how many tokens to guess, by default as many as there are layers. Raises ConfigError, UnsupportedError."""
-    check_architecture(config, [_MTP_ARCHITECTURE], "MTP layers")
-    num_layers = num_mtp_layers(config)
-    count = num_layers if count is None else count
-    if count > num_layers and count % num_layers:
-        raise ConfigError(
-            f"speculative_config.num_speculative_tokens={count} must be a multiple of the {num_layers} MTP layers"
-        )
-    return count
+    return "mtp" if mimo.ARCHITECTURE in names else "draft_model"
 
 
 def check_weights(config: OctavoConfig, speculative: SpeculativeConfig, model: ModelFacts, own: HFConfig) -> None:

@@ -8,11 +8,12 @@ from typing import Any, get_args
 
 from octavo.config import EngineArgs, LoadConfig, OctavoConfig
 from octavo.config.speculative import SpeculativeConfig, SpeculativeMethod
-from octavo.engine.draft_weights import check_mtp_count, check_weights, draft_config, infer_method
+from octavo.engine.draft_weights import check_weights, draft_config, infer_method
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
+from octavo.models.mimo import check_mtp
 
 logger = get_logger(__name__)
 
@@ -67,8 +68,8 @@ def speculative_config(args: EngineArgs, checkpoint: Checkpoint, load: LoadConfi
     elif method == "suffix":
         values.setdefault("num_speculative_tokens", values.get("suffix_decoding_max_tree_depth", 24))
     elif method == "mtp":
-        own = draft_config(draft.get("model"), draft.get("revision"), checkpoint, load)
-        values["num_speculative_tokens"] = check_mtp_count(own, values.get("num_speculative_tokens"))
+        check_mtp(draft_config(draft.get("model"), draft.get("revision"), checkpoint, load))
+        values.setdefault("num_speculative_tokens", 1)
     if "num_speculative_tokens" not in values:
         raise ConfigError(f"speculative_config with method {method!r} needs num_speculative_tokens, for example 8")
     if not 1 <= values["num_speculative_tokens"] <= _MAX_TOKENS:

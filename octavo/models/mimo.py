@@ -18,24 +18,25 @@ from octavo.models.config_reading import positive
 from octavo.models.decoder import Decoder
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, rope_table, side_by_side
+from octavo.models.hidden_drafts import FusedDraft, Fusion, HiddenDraft, check_architecture, rope_table, side_by_side
 from octavo.ops.interface import Float, Int, Ops, Weight
 
+ARCHITECTURE = "MiMoForCausalLM"
 _MTP_LAYERS = r"^model\.mtp_layers\."
 NAMES = replace(qwen2.NAMES, harmless=(*qwen2.NAMES.harmless, _MTP_LAYERS))
 _MTP_NAMES = WeightNames(layer="mtp_layers.{index}.")
 
 
 def read_config(config: HFConfig) -> DecoderConfig:
-    return replace(qwen2.read_config(config), architecture="MiMoForCausalLM")
+    return replace(qwen2.read_config(config), architecture=ARCHITECTURE)
 
 
-def num_mtp_layers(config: HFConfig) -> int:
-    """Return how many tokens the layers guess one after another. Raises UnsupportedError for more than one."""
+def check_mtp(config: HFConfig) -> None:
+    """Raise UnsupportedError unless there is a layer that guesses, and one alone."""
+    check_architecture(config, [ARCHITECTURE], "MTP layers")
     number = positive(config, "num_nextn_predict_layers")
     if number != 1:
         raise UnsupportedError(f"{config.source}: num_nextn_predict_layers={number}; one MTP layer is supported")
-    return number
 
 
 @dataclass(frozen=True, slots=True)
