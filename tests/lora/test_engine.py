@@ -132,6 +132,7 @@ def test_an_adapter_can_be_replaced_in_place(llm, model, tmp_path):
     assert results(llm, PROMPTS[:1], request) == second
 
 
+@pytest.mark.native_ops
 def test_a_reload_in_place_leaves_running_requests_as_they_are(llm, model, tmp_path):
     path = write_adapter(tmp_path / "adapter", model, seed=21)
     request, again = (LoRARequest("changing", 51, str(path), load_inplace=anew) for anew in (False, True))

@@ -74,6 +74,7 @@ def test_ranks_that_share_tokens_compute_what_one_process_does(
     check_close(ours, answers(small_llm(folder)))
 
 
+@pytest.mark.native_ops
 @pytest.mark.parametrize("options", [{"enforce_eager": True}, {"pipeline_parallel_size": 2}])
 def test_other_arrangements_of_it_give_the_same_bits(folder: Path, options: dict[str, Any]) -> None:
     ours = answers(small_llm(folder, **sharing(2, 2), **options))
@@ -87,6 +88,7 @@ def test_a_cache_of_any_type_is_shared(folder: Path, dtype: str, bound: float) -
     check_close(shared, whole, bound)
 
 
+@pytest.mark.native_ops
 def test_results_do_not_depend_on_neighbours_chunks_cached_prefixes_or_preemption(folder: Path) -> None:
     whole = small_llm(folder, **sharing(2, 2))
     alone = [numbers(answers(whole, [prompt]))[0] for prompt in PROMPTS]
@@ -152,6 +154,7 @@ def test_what_cannot_be_shared_is_refused_with_the_way_out(folder: Path, tmp_pat
         small_llm(gemma, **sharing(2, 2))
 
 
+@pytest.mark.native_ops
 def test_a_real_model_says_nearly_the_same() -> None:
     """SmolLM2 rounds activations to 8 bits: a last bit may become another code, and tokens that are nearly as likely
     change places."""
