@@ -20,11 +20,9 @@ from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
 from octavo.types.stats import EngineSnapshot, SchedulerStats
-from octavo.types.step import ModelRunnerOutput, SchedulerOutput
+from octavo.types.step import SchedulerOutput
 
 logger = get_logger(__name__)
-
-StepOutputs = dict[int, EngineCoreOutputs]  # client index -> outputs
 
 
 class EngineCore:
@@ -78,8 +76,8 @@ class EngineCore:
 
     # -- step ----------------------------------------------------------------------------------------------------------
 
-    def step(self) -> tuple[StepOutputs, bool]:
-        """Schedule, execute, sample, update; return outputs per client and whether the model ran.
+    def step(self) -> EngineCoreOutputs | None:
+        """Schedule, execute, sample, update; return what came of it, None if there was nothing to do.
 
         Where the executor works on several steps at a time, as many are started, and the oldest is waited for.
 
@@ -89,16 +87,19 @@ class EngineCore:
         with self._books:
             return self._step()
 
-    def _step(self) -> tuple[StepOutputs, bool]:
+    def _step(self) -> EngineCoreOutputs | None:
         self._process_queued_aborts()
         while self._may_start_another():
             self._start_step()
         if not self._steps:
-            return {}, False
+            return None
         step, model_output = self._steps.finish_oldest()
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
-        return self._update(step, model_output), step.total_num_scheduled_tokens > 0
+        outputs = self.scheduler.update_from_output(step, model_output)
+        outputs.scheduler_stats = self.scheduler.make_stats()
+        outputs.scheduler_stats.num_step_tokens = step.total_num_scheduled_tokens
+        return outputs
 
     def _may_start_another(self) -> bool:
         if not self._steps:
@@ -112,15 +113,6 @@ class EngineCore:
         if not step.num_scheduled_tokens and self._grammars is not None and not self._steps:
             self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
         self._steps.start(step, self.scheduler.get_grammar_bitmask)
-
-    def _update(self, step: SchedulerOutput, model_output: ModelRunnerOutput) -> StepOutputs:
-        outputs = self.scheduler.update_from_output(step, model_output)
-        # counts in it are since the last report, so one client gets it
-        first_client = min(outputs, default=0)
-        stats = self.scheduler.make_stats()
-        stats.num_step_tokens = step.total_num_scheduled_tokens
-        outputs.setdefault(first_client, EngineCoreOutputs()).scheduler_stats = stats
-        return outputs
 
     def _process_queued_aborts(self) -> None:
         while not self._queued_aborts.empty():  # nobody else takes from it

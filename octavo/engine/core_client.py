@@ -70,11 +70,7 @@ class InprocClient:
         return 0
 
     def get_output(self) -> EngineCoreOutputs:
-        outputs, _ = self.engine_core.step()
-        return outputs.get(CLIENT_INDEX) or EngineCoreOutputs()
+        return self.engine_core.step() or EngineCoreOutputs()
 
     def scheduler_stats(self) -> list[SchedulerStats]:
         return [self.engine_core.scheduler_stats()]
-
-
-CLIENT_INDEX = 0

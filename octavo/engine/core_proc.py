@@ -27,7 +27,6 @@ from octavo.config import EngineArgs
 from octavo.engine import core_messages as wire
 from octavo.engine.core import EngineCore
 from octavo.engine.core_child import core_addresses
-from octavo.engine.core_client import CLIENT_INDEX
 from octavo.engine.startup import StartedCore
 from octavo.errors import EngineDeadError, OctavoError, PeerLostError
 from octavo.log import get_logger
@@ -87,12 +86,9 @@ class EngineCoreProc:
         """Serve until told to stop."""
         while not self._is_stopped:
             self._take_messages()
-            if self._core.has_work() and not self._is_stopped:
-                outputs, _ = self._core.step()
-                own = outputs.get(CLIENT_INDEX)
-                if own is not None:
-                    self._send(wire.StepDone(own))
-                    self._are_stats_due = False
+            if self._core.has_work() and not self._is_stopped and (outputs := self._core.step()) is not None:
+                self._send(wire.StepDone(outputs))
+                self._are_stats_due = False
         self._core.shutdown()
 
     def _send(self, message: wire.FrontMessage) -> None:

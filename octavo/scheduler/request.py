@@ -62,7 +62,6 @@ class Request:
     """
 
     request_id: str
-    client_index: int
     sampling_params: SamplingParams
     all_token_ids: list[int]
     num_prompt_tokens: int
@@ -98,7 +97,6 @@ class Request:
         params, adapter = core_request.sampling_params, core_request.adapter
         request = cls(
             request_id=core_request.request_id,
-            client_index=core_request.client_index,
             sampling_params=params,
             all_token_ids=[*core_request.prompt_token_ids, *core_request.output_token_ids],
             num_prompt_tokens=len(core_request.prompt_token_ids),

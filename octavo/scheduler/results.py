@@ -1,4 +1,4 @@
-"""Booking a step's results: new tokens, rejected drafts, ends, and the messages to the clients."""
+"""Booking a step's results: new tokens, rejected drafts, ends, and the messages to the front end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NO_EVENTS: list[EngineCoreEvent] = []  # shared and never changed: a list for e
 
 
 class StepResults:
-    """Turns runner outputs into request state and per-client messages. Frees nothing: it returns who has ended."""
+    """Turns runner outputs into request state and messages. Frees nothing: it returns who has ended."""
 
     def __init__(self, grammar: GrammarHook | None, encoder_cache: EncoderCacheManager | None) -> None:
         self._grammar = grammar
         self._encoder_cache = encoder_cache
-        self._outputs: dict[int, list[EngineCoreOutput]] = {}
+        self._outputs: list[EngineCoreOutput] = []
         self._speculation: SpeculationStats | None = None
 
     def apply(
@@ -80,10 +80,7 @@ class StepResults:
         pooled: PackedArray | None = None,
     ) -> None:
         """Append a message about a request. status: what the step ends it with; None: as it is."""
-        outputs = self._outputs.get(request.client_index)
-        if outputs is None:
-            outputs = self._outputs[request.client_index] = []
-        outputs.append(
+        self._outputs.append(
             EngineCoreOutput(
                 request.request_id,
                 new_token_ids,
@@ -97,12 +94,10 @@ class StepResults:
             )
         )
 
-    def take_outputs(self, timestamp: float) -> dict[int, EngineCoreOutputs]:
-        """Return the messages since the last call, by client."""
-        by_client, self._outputs = self._outputs, {}
-        return {
-            client: EngineCoreOutputs(outputs=outputs, timestamp=timestamp) for client, outputs in by_client.items()
-        }
+    def take_outputs(self, timestamp: float) -> EngineCoreOutputs:
+        """Return the messages since the last call."""
+        outputs, self._outputs = self._outputs, []
+        return EngineCoreOutputs(outputs, timestamp=timestamp)
 
     def take_speculation_stats(self) -> SpeculationStats | None:
         """Return what became of drafts since the last call; None without any."""

@@ -159,8 +159,8 @@ class Scheduler:
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        """Book a step's results; return what is new, by client. Requests that ended meanwhile are passed over."""
+    ) -> EngineCoreOutputs:
+        """Book a step's results; return what is new. Requests that ended meanwhile are passed over."""
         expected, requests = self._in_flight.popleft()
         assert expected is scheduler_output, "steps must be updated in the order in which they were scheduled"
         if runner_output.failures:

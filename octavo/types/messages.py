@@ -1,4 +1,4 @@
-"""What leaves the engine core: new tokens per request, grouped by client."""
+"""What leaves the engine core: new tokens per request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One step's outputs for one client; timestamp in seconds of time.monotonic() in the core's process."""
+    """One step's outputs; timestamp in seconds of time.monotonic() in the core's process."""
 
     outputs: list[EngineCoreOutput] = []
     engine_index: int = 0

@@ -57,7 +57,6 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_token_ids: list[int] = []
     cache_salt: str | None = None
     priority: int = 0
-    client_index: int = 0
     output_token_ids: list[int] = []
     grammar: GrammarSpec | None = None
     reasoning_end_token_ids: list[int] | None = None

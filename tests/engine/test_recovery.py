@@ -114,7 +114,7 @@ def run_core(llm: LLM, requests: list) -> dict[str, list[EngineCoreOutput]]:
         core.add_request(request)
     outputs: dict[str, list[EngineCoreOutput]] = {request.request_id: [] for request in requests}
     while core.has_work():
-        for output in core.step()[0].get(0).outputs:
+        for output in core.step().outputs:
             outputs[output.request_id].append(output)
     return outputs
 

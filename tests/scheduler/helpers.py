@@ -85,7 +85,7 @@ def step(scheduler: Scheduler, token_id: int = 7) -> tuple[SchedulerOutput, dict
     output = scheduler.schedule()
     results = scheduler.update_from_output(output, answer(scheduler, output, token_id))
     check_invariants(scheduler)
-    return output, {message.request_id: message for client in results.values() for message in client.outputs}
+    return output, {message.request_id: message for message in results.outputs}
 
 
 def run_to_end(scheduler: Scheduler, max_steps: int = 1000) -> list[SchedulerOutput]:

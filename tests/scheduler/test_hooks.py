@@ -200,7 +200,7 @@ def test_refusal_is_delivered_when_nothing_else_runs():
     scheduler.add_request(structured("s"))
     output = scheduler.schedule()
     assert scheduler.has_unfinished_requests()
-    assert scheduler.update_from_output(output, ModelRunnerOutput())[0].outputs[0].finish_reason is FinishReason.ERROR
+    assert scheduler.update_from_output(output, ModelRunnerOutput()).outputs[0].finish_reason is FinishReason.ERROR
     assert not scheduler.has_unfinished_requests()
 
 

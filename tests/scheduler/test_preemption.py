@@ -151,9 +151,8 @@ def run_workload(num_blocks, lengths, max_tokens, budget=16, **fields):
     num_steps = 0
     while scheduler.has_unfinished_requests():
         output = scheduler.schedule()
-        for messages in scheduler.update_from_output(output, executor.execute(output)).values():
-            for message in messages.outputs:
-                tokens.setdefault(message.request_id, []).extend(message.new_token_ids)
+        for message in scheduler.update_from_output(output, executor.execute(output)).outputs:
+            tokens.setdefault(message.request_id, []).extend(message.new_token_ids)
         check_invariants(scheduler)
         num_steps += 1
         assert num_steps < 5000, "requests starve"
@@ -234,7 +233,7 @@ def test_token_that_arrives_after_its_request_was_preempted_is_kept():
     second = scheduler.schedule()
     assert second.preempted_request_ids == ["a"]
     assert not second.num_scheduled_tokens, "its token is still on the way"
-    assert scheduler.update_from_output(first, results)[0].outputs[0].new_token_ids == [7]
+    assert scheduler.update_from_output(first, results).outputs[0].new_token_ids == [7]
     scheduler.update_from_output(second, answer(scheduler, second))
     third, _ = step(scheduler)
     assert third.num_scheduled_tokens == {"a": 9}

@@ -301,7 +301,7 @@ def test_result_of_a_request_aborted_meanwhile_is_dropped():
     results = answer(scheduler, output)
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     messages = scheduler.update_from_output(output, results)
-    assert [message.request_id for message in messages[0].outputs] == ["b"]
+    assert [message.request_id for message in messages.outputs] == ["b"]
     assert step(scheduler)[0].finished_request_ids == ["a"]
 
 
@@ -313,9 +313,9 @@ def test_late_result_does_not_reach_a_new_request_of_the_same_id():
     scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
     scheduler.add_request(make_request("a", 6))
     new = scheduler.schedule()
-    assert scheduler.update_from_output(old, results) == {}
+    assert scheduler.update_from_output(old, results).outputs == []
     assert scheduler.requests["a"].num_output_tokens == 0
-    assert scheduler.update_from_output(new, answer(scheduler, new))[0].outputs[0].new_token_ids == [7]
+    assert scheduler.update_from_output(new, answer(scheduler, new)).outputs[0].new_token_ids == [7]
 
 
 def test_failed_request_ends_alone_and_its_keys_are_not_reused():
@@ -326,7 +326,7 @@ def test_failed_request_ends_alone_and_its_keys_are_not_reused():
     results = answer(scheduler, output)
     del results.sampled_token_ids["bad"]
     results.failures["bad"] = "logits are NaN"
-    messages = {m.request_id: m for m in scheduler.update_from_output(output, results)[0].outputs}
+    messages = {m.request_id: m for m in scheduler.update_from_output(output, results).outputs}
     assert (messages["bad"].finish_reason, messages["bad"].stop_reason) == (FinishReason.ERROR, "logits are NaN")
     assert messages["good"].new_token_ids == [7]
     scheduler.add_request(make_request("again", range(9)))
@@ -348,20 +348,8 @@ def test_missing_token_is_an_error_and_not_a_hang():
     scheduler = make_scheduler()
     scheduler.add_request(make_request("a", 4))
     messages = scheduler.update_from_output(scheduler.schedule(), ModelRunnerOutput())
-    assert messages[0].outputs[0].finish_reason is FinishReason.ERROR
+    assert messages.outputs[0].finish_reason is FinishReason.ERROR
     assert_all_free(scheduler)
-
-
-def test_messages_go_to_the_client_that_asked():
-    scheduler = make_scheduler()
-    scheduler.add_request(make_request("a", 4, client_index=0))
-    scheduler.add_request(make_request("b", 4, client_index=3))
-    output = scheduler.schedule()
-    by_client = scheduler.update_from_output(output, answer(scheduler, output))
-    assert {client: [m.request_id for m in messages.outputs] for client, messages in by_client.items()} == {
-        0: ["a"],
-        3: ["b"],
-    }
 
 
 def test_events_tell_of_queueing_and_scheduling_once():
@@ -380,7 +368,7 @@ def test_prompt_logprobs_are_passed_on_once():
         output = scheduler.schedule()
         results = answer(scheduler, output)
         results.prompt_logprobs["a"] = packed
-        (message,) = scheduler.update_from_output(output, results)[0].outputs
+        (message,) = scheduler.update_from_output(output, results).outputs
         assert message.prompt_logprobs == expected
 
 
@@ -411,7 +399,7 @@ def draft_step(scheduler, sampled, drafts=()):
     results = ModelRunnerOutput(sampled_token_ids={"a": sampled}, draft_token_ids={"a": list(drafts)})
     messages = scheduler.update_from_output(output, results)
     check_invariants(scheduler)
-    return output, messages[0].outputs[0]
+    return output, messages.outputs[0]
 
 
 def test_rejected_drafts_are_computed_again():
@@ -434,7 +422,7 @@ def test_drafts_past_the_end_are_cut_with_their_logprobs():
     output = scheduler.schedule()
     packed = PackedLogprobs(4, 2, bytes(range(32)), bytes(range(32)), bytes(range(16)))
     results = ModelRunnerOutput(sampled_token_ids={"a": [11, 12, 13, 14]}, logprobs={"a": packed})
-    (message,) = scheduler.update_from_output(output, results)[0].outputs
+    (message,) = scheduler.update_from_output(output, results).outputs
     assert (message.new_token_ids, message.finish_reason) == ([11, 12], FinishReason.LENGTH)
     expected = PackedLogprobs(2, 2, bytes(range(16)), bytes(range(16)), bytes(range(8)))
     assert message.logprobs == expected
