@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from octavo.attention.context import ForwardContext
 from octavo.layers.adapted import AdaptedLinear
@@ -31,18 +31,7 @@ class EncoderAttention:
     def like(attention: Attention) -> EncoderAttention:
         """Return a layer with the weights of one that keeps a cache."""
         assert attention.softcap is None and attention.alibi_slopes is None, "no model that looks both ways has these"
-        return EncoderAttention(
-            attention.name,
-            attention.qkv,
-            attention.output,
-            attention.num_heads,
-            attention.num_kv_heads,
-            attention.head_dim,
-            attention.scale,
-            attention.cos_sin,
-            attention.qk_norm,
-            attention.sliding_window,
-        )
+        return EncoderAttention(**{field.name: getattr(attention, field.name) for field in fields(EncoderAttention)})
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]."""

@@ -36,10 +36,9 @@ def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequen
     listeners = bind_all(server_args, server_args.api_server_count or 1)
     try:
         if len(listeners) > 1:
-            from octavo.entrypoints.openai.server_processes import make_orders, serve_with_processes
+            from octavo.entrypoints.openai.server_processes import serve_with_processes
 
-            orders = make_orders(engine_args, server_args, model_names, chat_template)
-            serve_with_processes(engine_args, server_args, orders, listeners)
+            serve_with_processes(engine_args, server_args, model_names, chat_template, listeners)
         else:
             _serve_here(engine_args, server_args, model_names, chat_template, listeners[0])
     finally:

@@ -35,9 +35,18 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 def serve_with_processes(
-    engine_args: EngineArgs, server_args: ServerArgs, orders: ServerOrders, listeners: Sequence[socket.socket]
+    engine_args: EngineArgs,
+    server_args: ServerArgs,
+    model_names: Sequence[str],
+    chat_template: str | None,
+    listeners: Sequence[socket.socket],
 ) -> None:
-    """Start the engine and a server process for each listener; return when all have ended after a signal."""
+    """Start the engine and a server process for each listener; return when all have ended after a signal.
+
+    Raises ConfigError for options that cannot leave this process, and what is wrong with the others.
+    """
+    options = msgspec.to_builtins(server_args)
+    orders = ServerOrders(options_as_data(engine_args), options, list(model_names), chat_template)
     starting = StartingProcess(dataclasses.replace(engine_args, skip_tokenizer_init=True))
     children: list[ServerChild] = []
     try:
@@ -187,12 +196,3 @@ def _orders_of(index: int, orders: ServerOrders, count: int, is_first_start: boo
     for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
         options[name] = -(-options[name] // count)
     return msgspec.structs.replace(orders, server_options=options)
-
-
-def make_orders(
-    engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequence[str], chat_template: str | None
-) -> ServerOrders:
-    """Return what the processes together are to do; raises ConfigError for options that cannot leave this one."""
-    return ServerOrders(
-        options_as_data(engine_args), msgspec.to_builtins(server_args), list(model_names), chat_template
-    )
