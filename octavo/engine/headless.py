@@ -127,7 +127,7 @@ class HostedReplica(threading.Thread):
                 connection = socket.create_connection(self._where, timeout=5.0)
                 self._greet(connection)
                 return connection
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, msgspec.MsgspecError) as error:
                 if self._is_stopping or time.monotonic() > deadline:
                     host, port = self._where
                     raise EngineDeadError(f"no front end of these replicas at {host}:{port}: {error}") from error

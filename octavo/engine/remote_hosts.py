@@ -25,6 +25,8 @@ from octavo.utils.frames import FrameReader, framed, receive_frame, send_frame
 logger = get_logger(__name__)
 
 _GREETING_TIMEOUT_S = 5.0
+_MAX_GREETINGS = 32  # at a time: whoever knocks and says nothing does not use up what the front end may open
+_RETRY_S = 0.5
 _MAX_GREETING_BYTES = 2**16
 
 
@@ -65,6 +67,7 @@ class RemoteHosts:
         self._facts: Mapping[str, str] = {}
         self._links: dict[int, HostLink] = {}
         self._changed = threading.Condition()
+        self._greetings = threading.Semaphore(_MAX_GREETINGS)
         try:
             family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             self._listener = socket.create_server(where[:2], family=family)
@@ -108,12 +111,21 @@ class RemoteHosts:
             link.close()
 
     def _accept_all(self) -> None:
-        while True:
+        while self._listener.fileno() >= 0:
+            self._greetings.acquire()
             try:
                 connection, peer = self._listener.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._greet, args=(connection, peer[0]), daemon=True).start()
+            except OSError:  # closed, or for now there is no file descriptor for it
+                self._greetings.release()
+                time.sleep(_RETRY_S)
+                continue
+            threading.Thread(target=self._greet_one, args=(connection, peer[0]), daemon=True).start()
+
+    def _greet_one(self, connection: socket.socket, peer: str) -> None:
+        try:
+            self._greet(connection, peer)
+        finally:
+            self._greetings.release()
 
     def _greet(self, connection: socket.socket, peer: str) -> None:
         """Let a host in, or tell it why not."""

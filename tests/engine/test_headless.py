@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -10,12 +11,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 import pytest
+import zmq
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, EngineArgs, SamplingParams
+from octavo.engine.headless import HostedReplica
 from octavo.engine.host_messages import Challenge, Greeting, Hello, encode, proof
 from octavo.engine.remote_hosts import RemoteHosts
 from octavo.errors import ConfigError
@@ -188,3 +192,47 @@ def test_strangers_get_nothing(port):
 def test_a_front_end_listens_only_where_it_is_told(tiny_llama):
     with pytest.raises(ConfigError, match="data_parallel_address"):
         LLM(str(tiny_llama), **SMALL, data_parallel_size=2, data_parallel_size_local=1)
+
+
+def test_who_knocks_and_says_nothing_keeps_no_host_out(port, monkeypatch):
+    """As many as the front end may open files: those that come later are let in when there are some again."""
+    hosts = RemoteHosts("127.0.0.1", port, "k", [1])
+    accept, failures = hosts._listener.accept, iter([OSError(errno.EMFILE, "too many open files")])
+
+    class Listener:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(listener, name)
+
+        def accept(self) -> Any:
+            for failure in failures:
+                raise failure
+            return accept()
+
+    listener, hosts._listener = hosts._listener, Listener()  # type: ignore[assignment]
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+    hosts.accept({})
+    before = threading.active_count()
+    wait_until(lambda: receive_frame(silent[0]))
+    assert threading.active_count() < before + 40
+    for one in silent:
+        one.close()
+    connection = socket.create_connection(("127.0.0.1", port))
+    challenge = msgspec.msgpack.decode(receive_frame(connection), type=Challenge)
+    send_frame(connection, encode(Hello(1, {}, b"n", proof("k", "host", challenge.number))))
+    assert msgspec.msgpack.decode(receive_frame(connection), type=Greeting).refusal is None
+    hosts.close()
+    connection.close()
+
+
+def test_a_host_waits_when_something_else_answers_at_its_front_ends_port(port):
+    where = {"data_parallel_address": "127.0.0.1", "data_parallel_rpc_port": port, "data_parallel_start_rank": 1}
+    args = EngineArgs(data_parallel_size=2, data_parallel_size_local=1, **where)
+    replica = HostedReplica(args, 1, {}, zmq.Context.instance(), "", SimpleQueue())
+    with socket.create_server(("127.0.0.1", port)) as other:
+        replica.start()
+        for _ in range(2):  # it comes again
+            connection, _ = other.accept()
+            send_frame(connection, b"\xc1\xc1")
+            connection.close()
+    replica.stop()
+    assert not replica.is_alive()
