@@ -11,26 +11,15 @@ from octavo.ops.interface import Activation, Float, Ops
 
 
 @dataclass(frozen=True, slots=True)
-class GatedMLP:
-    """down(act(gate(x)) * up(x)), gate and up stacked."""
+class MLP:
+    """down(act(up(x))) or, gated, down(act(gate(x)) * up(x)); inputs: up, or gate and up stacked."""
 
-    gate_up: Linear | AdaptedLinear
+    inputs: Linear | AdaptedLinear
     down: Linear | AdaptedLinear | SharedLinear
     activation: Activation
+    is_gated: bool
 
     def __call__(self, x: Float, ops: Ops) -> Float:
         """x: [T, H] -> [T, H]."""
-        return self.down(ops.act_and_mul(self.gate_up(x, ops), self.activation), ops)
-
-
-@dataclass(frozen=True, slots=True)
-class PlainMLP:
-    """down(act(up(x)))."""
-
-    up: Linear | AdaptedLinear
-    down: Linear | AdaptedLinear | SharedLinear
-    activation: Activation
-
-    def __call__(self, x: Float, ops: Ops) -> Float:
-        """x: [T, H] -> [T, H]."""
-        return self.down(ops.activation(self.up(x, ops), self.activation), ops)
+        activate = ops.act_and_mul if self.is_gated else ops.activation
+        return self.down(activate(self.inputs(x, ops), self.activation), ops)

@@ -11,7 +11,6 @@ import numpy as np
 from octavo.layers.adapted import AdaptedEmbedding, AdaptedLinear, AdaptedPart, AdapterRows
 from octavo.layers.attention import Attention
 from octavo.layers.linear import Embedding, Linear
-from octavo.layers.mlp import GatedMLP, PlainMLP
 from octavo.layers.parallel import SharedLinear
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
@@ -61,16 +60,13 @@ class _Adapting:
             qkv = self._adapt(qkv, index, names.qkv, (heads, kv_heads, kv_heads))
         output = self._adapt(attention.output, index, (names.attention_output,), (config.hidden_size,))
         down = self._adapt(mlp.down, index, (names.down,), (config.hidden_size,), is_last)
-        inner = (config.intermediate_size,) * (2 if isinstance(mlp, GatedMLP) else 1)
-        first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
-        inputs = self._adapt(first, index, names.gate_up, inner, is_last)
-        adapted_mlp: GatedMLP | PlainMLP
-        if isinstance(mlp, GatedMLP):
-            adapted_mlp = dataclasses.replace(mlp, gate_up=inputs, down=down)
-        else:
-            adapted_mlp = dataclasses.replace(mlp, up=inputs, down=down)
-        adapted_attention = dataclasses.replace(attention, qkv=qkv, output=output)
-        return dataclasses.replace(layer, attention=adapted_attention, mlp=adapted_mlp)
+        inner = (config.intermediate_size,) * (2 if mlp.is_gated else 1)
+        inputs = self._adapt(mlp.inputs, index, names.gate_up, inner, is_last)
+        return dataclasses.replace(
+            layer,
+            attention=dataclasses.replace(attention, qkv=qkv, output=output),
+            mlp=dataclasses.replace(mlp, inputs=inputs, down=down),
+        )
 
     def embedding(self, embedding: object) -> AdaptedEmbedding:
         assert isinstance(embedding, Embedding), "one worker has the whole model, and it is adapted once"

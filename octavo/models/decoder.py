@@ -10,7 +10,7 @@ from octavo.layers.adapted import AdaptedEmbedding
 from octavo.layers.attention import Attention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
-from octavo.layers.mlp import GatedMLP, PlainMLP
+from octavo.layers.mlp import MLP
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.models.interface import ModelFacts
@@ -26,7 +26,7 @@ class DecoderLayer:
     attention: Attention | EncoderAttention
     post_attention_norm: Norm
     mlp_norm: Norm
-    mlp: GatedMLP | PlainMLP
+    mlp: MLP
     post_mlp_norm: Norm
     residual_scale: float
 

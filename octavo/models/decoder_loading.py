@@ -16,7 +16,7 @@ from octavo.layers.attention import Attention, QKNorm
 from octavo.layers.context_parallel import DealtAttention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
-from octavo.layers.mlp import GatedMLP, PlainMLP
+from octavo.layers.mlp import MLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.layers.parameters import Parameters
@@ -250,15 +250,14 @@ class DecoderLoading:
             key_heads=heads.kv,
         )
 
-    def _mlp(self, prefix: str) -> GatedMLP | PlainMLP:
+    def _mlp(self, prefix: str) -> MLP:
         config, names = self.config, self.names
         size = config.intermediate_size
         own = self.share.of(size)
         down = self._to_hidden(prefix + names.down, size, config.mlp_bias, self.share.widths(size))
-        if config.gated_mlp:
-            gate_up = self._stacked(prefix, names.gate_up, (size, size), config.mlp_bias, [own, own])
-            return GatedMLP(gate_up, down, config.activation)
-        return PlainMLP(self._stacked(prefix, names.gate_up, (size,), config.mlp_bias, [own]), down, config.activation)
+        number = 2 if config.gated_mlp else 1
+        inputs = self._stacked(prefix, names.gate_up, (size,) * number, config.mlp_bias, [own] * number)
+        return MLP(inputs, down, config.activation, config.gated_mlp)
 
     def _stacked(
         self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool, shares: Sequence[range]

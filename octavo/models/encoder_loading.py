@@ -9,7 +9,7 @@ import numpy as np
 from octavo.errors import ConfigError
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
-from octavo.layers.mlp import GatedMLP, PlainMLP
+from octavo.layers.mlp import MLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, PostNorm
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import Rope, cos_sin_table
@@ -121,14 +121,13 @@ class _Loading:
             sliding_window=layer.sliding_window,
         )
 
-    def _mlp(self, prefix: str) -> GatedMLP | PlainMLP:
+    def _mlp(self, prefix: str) -> MLP:
         config, names = self.config, self.names
         size = config.intermediate_size
         down = self.parameters.linear([prefix + names.down], [config.hidden_size], size, config.mlp_bias)
-        if config.gated_mlp:
-            gate_up = self._stacked(prefix, names.gate_up, (size, size), config.mlp_bias)
-            return GatedMLP(gate_up, down, config.activation)
-        return PlainMLP(self._stacked(prefix, names.gate_up, (size,), config.mlp_bias), down, config.activation)
+        sizes = (size,) * (2 if config.gated_mlp else 1)
+        inputs = self._stacked(prefix, names.gate_up, sizes, config.mlp_bias)
+        return MLP(inputs, down, config.activation, config.gated_mlp)
 
     def _stacked(self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool) -> Linear:
         """Read projections of the hidden state that the checkpoint stores one by one, or fused under one name."""
