@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.types.sampling_params import (
-    BeamSearchParams,
-    RepetitionDetectionParams,
-    RequestOutputKind,
-    SamplingParams,
-)
+from octavo.types.sampling_params import BeamSearchParams, RepetitionDetectionParams, RequestOutputKind, SamplingParams
 from octavo.types.structured_params import StructuredOutputsParams
 
 __all__ = [

@@ -66,7 +66,4 @@ class AsyncCoreClient(Protocol):
 
 
 # makes a client that gives outputs to the first function, and to the second why there will be none any more
-ConnectClient = Callable[
-    [Callable[[EngineCoreOutputs], None], Callable[[EngineDeadError], None]],
-    AsyncCoreClient,
-]
+ConnectClient = Callable[[Callable[[EngineCoreOutputs], None], Callable[[EngineDeadError], None]], AsyncCoreClient]

@@ -210,11 +210,7 @@ _TASKS: Mapping[PoolingKind, tuple[PoolingTask, ...]] = {
     "token_embed": ("token_embed",),
     "token_classify": ("token_classify",),
 }
-_TORCH_ACTIVATIONS: Mapping[str, ScoreActivation] = {
-    "Identity": "identity",
-    "Sigmoid": "sigmoid",
-    "Softmax": "softmax",
-}
+_TORCH_ACTIVATIONS: Mapping[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid", "Softmax": "softmax"}
 _PROBLEMS: Mapping[str, ScoreActivation] = {
     "regression": "identity",
     "single_label_classification": "softmax",

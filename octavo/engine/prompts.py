@@ -44,11 +44,7 @@ class TokenizationOptions:
         side = options.get("truncation_side") or "left"
         if side not in ("left", "right"):
             raise wrong("truncation_side", "'left' or 'right'", side)
-        return TokenizationOptions(
-            add_special_tokens,
-            None if length is None else _truncation_length(length),
-            side,
-        )
+        return TokenizationOptions(add_special_tokens, None if length is None else _truncation_length(length), side)
 
 
 @dataclass(frozen=True)

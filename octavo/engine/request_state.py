@@ -122,10 +122,7 @@ class RequestState:
         )
 
     def _request_output(
-        self,
-        completions: list[CompletionOutput],
-        prompt_logprobs: PromptLogprobs | None,
-        num_cached_tokens: int | None,
+        self, completions: list[CompletionOutput], prompt_logprobs: PromptLogprobs | None, num_cached_tokens: int | None
     ) -> RequestOutput:
         return RequestOutput(
             request_id=self.external_id,

@@ -102,11 +102,7 @@ def _checked_token_ids(llm: LLM, prompts: Sequence[PromptType], params: BeamSear
 def one_step_params(params: BeamSearchParams) -> SamplingParams:
     """Return how one step of one beam is generated: one token, with the candidates to go on with."""
     return SamplingParams(
-        logprobs=2 * params.beam_width,
-        max_tokens=1,
-        temperature=params.temperature,
-        ignore_eos=True,
-        detokenize=False,
+        logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature, ignore_eos=True, detokenize=False
     )
 
 

@@ -369,9 +369,7 @@ class LLM:
             yield output
 
 
-def _as_conversations(
-    messages: Sequence[Message] | Sequence[Sequence[Message]],
-) -> Sequence[Sequence[Message]]:
+def _as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> Sequence[Sequence[Message]]:
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError(f"messages must be a non-empty list, got {messages!r}", "messages")
     is_one = isinstance(messages[0], Mapping)

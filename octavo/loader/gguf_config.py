@@ -114,11 +114,7 @@ def _gemma(file: GGUFFile, large_num_layers: int) -> ConfigValues:
     is_large = values["num_hidden_layers"] == large_num_layers
     scale_dim = values["hidden_size"] // values["num_attention_heads"] if is_large else values["head_dim"]
     del values["hidden_act"]
-    return {
-        **values,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": scale_dim,
-    }
+    return {**values, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scale_dim}
 
 
 def _gemma2(file: GGUFFile) -> ConfigValues:

@@ -83,10 +83,7 @@ class SafetensorsTensor:
                 f"{', '.join(_READABLE_DTYPES)} are supported"
             )
         stored = np.frombuffer(
-            self.file.buffer,
-            dtype=_READABLE_DTYPES[self.dtype],
-            count=math.prod(self.shape),
-            offset=self.offset,
+            self.file.buffer, dtype=_READABLE_DTYPES[self.dtype], count=math.prod(self.shape), offset=self.offset
         ).reshape(self.shape)
         if self.dtype == "BF16":  # the upper half of a float32
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -47,10 +47,7 @@ def read_roberta_config(config: HFConfig) -> EncoderConfig:
     if not 0 <= offset < encoder.max_position - 1:
         raise CheckpointError(f"{config.source}: 'pad_token_id' must leave positions over, got {offset - 1}")
     return replace(
-        encoder,
-        architecture="RobertaModel",
-        max_position=encoder.max_position - offset,
-        position_offset=offset,
+        encoder, architecture="RobertaModel", max_position=encoder.max_position - offset, position_offset=offset
     )
 
 

@@ -31,12 +31,7 @@ class DecoderLayer:
     residual_scale: float
 
     def __call__(
-        self,
-        x: Float,
-        residual: Float | None,
-        positions: Int,
-        context: ForwardContext,
-        output_rows: Int | None,
+        self, x: Float, residual: Float | None, positions: Int, context: ForwardContext, output_rows: Int | None
     ) -> tuple[Float, Float]:
         """Return (this layer's MLP output, the residual stream it is still to be added to), both [T, H].
 

@@ -120,8 +120,7 @@ class _RopeInput:
         self.max_position = config.int("max_position_embeddings")
         # Phi-3 keeps the original length outside of the section, and there it counts first.
         self.original_length = config.int(
-            "original_max_position_embeddings",
-            parameters.int("original_max_position_embeddings", self.max_position),
+            "original_max_position_embeddings", parameters.int("original_max_position_embeddings", self.max_position)
         )
         if not (2 <= self.original_length <= MAX_POSITION and 2 <= self.max_position <= MAX_POSITION):
             raise CheckpointError(

@@ -72,11 +72,7 @@ _LLAMA_SYNTAX = CallSyntax('{"name": ', '{{"name": {name}, "parameters": ', "}")
 
 
 def _tagged(
-    name: str,
-    body: CallBody,
-    tag: str = "tool_call",
-    bare: tuple[str, ...] = (),
-    syntax: CallSyntax | None = None,
+    name: str, body: CallBody, tag: str = "tool_call", bare: tuple[str, ...] = (), syntax: CallSyntax | None = None
 ) -> ToolFormat:
     """Return the format of calls between `<tag>` and `</tag>`."""
     return ToolFormat(name, body, opening=(f"<{tag}>",), closing=(f"</{tag}>",), bare=bare, syntax=syntax)
@@ -198,10 +194,7 @@ _FORMATS = (
     ToolFormat("lfm2", PythonCalls(), opening=("<|tool_call_start|>",), closing=("<|tool_call_end|>",)),
     # ---- others
     ToolFormat(
-        "functiongemma",
-        BraceCalls("<escape>"),
-        opening=("<start_function_call>",),
-        closing=("<end_function_call>",),
+        "functiongemma", BraceCalls("<escape>"), opening=("<start_function_call>",), closing=("<end_function_call>",)
     ),
     ToolFormat("gemma4", BraceCalls('<|"|>'), opening=("<|tool_call>",), closing=("<tool_call|>",)),
     # gpt-oss: channels instead of markers

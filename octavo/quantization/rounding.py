@@ -54,9 +54,7 @@ def quantize_int4(values: NDArray[np.float32]) -> QuantizedMatrix:
     return QuantizedMatrix(4, _GROUP_SIZE, codes, scales, minimums)
 
 
-def _round_groups(
-    groups: NDArray[np.float32],
-) -> tuple[NDArray[np.uint8], NDArray[np.float16], NDArray[np.float16]]:
+def _round_groups(groups: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float16], NDArray[np.float16]]:
     """Return codes [rows, groups, 32], scales and minimums [rows, groups] of the best range tried for each group."""
     high, low = groups.max(axis=-1), groups.min(axis=-1)
     centre, half_range = (high + low) / 2, (high - low) / 2

@@ -5,17 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "K": 2**10,
-    "M": 2**20,
-    "G": 2**30,
-    "T": 2**40,
-}
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NUMBER = re.compile(r"(?P<number>-?\d+(\.\d+)?)(?P<unit>[kmgtKMGT]?)", re.ASCII)
 
 

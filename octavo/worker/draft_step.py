@@ -46,10 +46,7 @@ class DraftStep:
         self._proposer = proposer
         self._is_free = costs.guess == 0  # then a guess is made of every row: it shows whether it would have been right
         self._lengths = DraftLengths(
-            len(rows.num_tokens),
-            config.num_speculative_tokens,
-            costs,
-            config.num_speculative_tokens_per_batch_size,
+            len(rows.num_tokens), config.num_speculative_tokens, costs, config.num_speculative_tokens_per_batch_size
         )
         self._num_seen = [0] * len(rows.num_tokens)  # tokens of each row that the proposer knows
         self._guesses: dict[int, list[int]] = {}  # row -> of its next tokens, whether they are computed or not

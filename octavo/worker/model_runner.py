@@ -96,11 +96,7 @@ class ModelRunner:
         sizes = [group.spec.block_size for group in plan.groups]
         self._block_tables = [BlockTable(max_num_seqs, max_model_len, size, self._dealt) for size in sizes]
         self._sampler = Sampler(
-            self.ops,
-            vocab_size,
-            max_num_seqs,
-            self._config.model.logprobs_mode,
-            self._config.model.logits_processors,
+            self.ops, vocab_size, max_num_seqs, self._config.model.logprobs_mode, self._config.model.logits_processors
         )
         self._prompt_logprobs = PromptLogprobsStep(
             self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)

@@ -22,14 +22,8 @@ from octavo.errors import ConfigError
 USAGE = "octavo serve [MODEL] [options]"
 
 # vLLM's names of options that have another one here
-_ALIASES = {
-    "--disable-uvicorn-access-log": "disable_access_log",
-    "--disable-fastapi-docs": "disable_docs",
-}
-_COUNT_ALIASES = {
-    "--h11-max-incomplete-event-size": "max_header_bytes",
-    "--h11-max-header-count": "max_header_count",
-}
+_ALIASES = {"--disable-uvicorn-access-log": "disable_access_log", "--disable-fastapi-docs": "disable_docs"}
+_COUNT_ALIASES = {"--h11-max-incomplete-event-size": "max_header_bytes", "--h11-max-header-count": "max_header_count"}
 _OWN_FLAGS = ("served_model_name",)  # EngineArgs takes one name, a server several
 # known to EngineArgs by name, and built here: limits on waiting requests, the log, sleep (needs no mode of its own)
 _FROM_SERVER = ("max_num_queued_reqs", "max_num_queued_tokens", "enable_sleep_mode", "enable_log_requests")

@@ -84,13 +84,7 @@ class ChatAnswer:
         usage = total_usage([output], self._server.args.enable_prompt_tokens_details)
         usage.tell_reasoning(self._num_reasoning_tokens())
         response = ChatCompletionResponse(
-            self._id,
-            "chat.completion",
-            self._created,
-            self._model,
-            choices,
-            usage,
-            self._server.fingerprint,
+            self._id, "chat.completion", self._created, self._model, choices, usage, self._server.fingerprint
         )
         if self._request.prompt_logprobs is not None:
             response.prompt_logprobs = cast("list[dict[str, Any] | None]", output.prompt_logprobs)

@@ -56,11 +56,7 @@ async def create_pooling(server: ServerState, request: PoolingRequest, context: 
     write = vector_writer(request)
     if request.task is not None and request.task not in POOLING_TASKS:
         raise wrong("task", f"one of {', '.join(POOLING_TASKS)}", request.task)
-    params = PoolingParams(
-        task=request.task,
-        dimensions=request.dimensions,
-        use_activation=wants_activation(request),
-    )
+    params = PoolingParams(task=request.task, dimensions=request.dimensions, use_activation=wants_activation(request))
     response_id, outputs = await pool_inputs(server, request, context, params, "pool")
     data = [PoolingData(index, write(output.outputs.data)) for index, output in enumerate(outputs)]
     return PoolingResponse(response_id, int(time.time()), model, data, pooling_usage(server, outputs))

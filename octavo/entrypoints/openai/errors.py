@@ -9,13 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from octavo.entrypoints.openai.protocol.common import ErrorBody, ErrorResponse
-from octavo.errors import (
-    EngineDeadError,
-    InvalidRequestError,
-    OverloadedError,
-    RequestFailedError,
-    UnsupportedError,
-)
+from octavo.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError, UnsupportedError
 from octavo.log import get_logger
 
 logger = get_logger(__name__)

@@ -43,10 +43,7 @@ def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Octavo", "version": version, "description": "OpenAI-compatible API on one engine"},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
 
 

@@ -194,8 +194,7 @@ def check_fields(request: ResponsesRequest) -> None:
     for name in ("summary", "generate_summary"):
         if reasoning.get(name) not in (None, "auto"):
             raise InvalidRequestError(
-                f"reasoning.{name} is not supported: reasoning comes as it is, in full; leave it out",
-                "reasoning",
+                f"reasoning.{name} is not supported: reasoning comes as it is, in full; leave it out", "reasoning"
             )
     if request.max_tool_calls is not None and request.max_tool_calls < 1:
         raise wrong("max_tool_calls", "at least 1", request.max_tool_calls)

@@ -60,12 +60,7 @@ from octavo.entrypoints.openai.protocol.services import (
     VersionResponse,
 )
 from octavo.entrypoints.openai.rerank import create_scores, rerank
-from octavo.entrypoints.openai.responses import (
-    cancel_response,
-    create_response,
-    delete_response,
-    retrieve_response,
-)
+from octavo.entrypoints.openai.responses import cancel_response, create_response, delete_response, retrieve_response
 from octavo.entrypoints.openai.state import ServerState
 
 
@@ -97,14 +92,7 @@ def _posting(
     error_response: ErrorResponder = errors.error_response,
 ) -> Endpoint:
     return Endpoint(
-        path,
-        summary,
-        handler,
-        request_type,
-        response_type,
-        "POST",
-        streams=streams,
-        error_response=error_response,
+        path, summary, handler, request_type, response_type, "POST", streams=streams, error_response=error_response
     )
 
 
