@@ -148,7 +148,6 @@ class LoadConfig:
     """
 
     load_format: str = "auto"
-    use_tqdm: bool = True
     quantization: QuantizationMethod | None = None
     exact: bool = False
 

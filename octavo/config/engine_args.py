@@ -84,7 +84,7 @@ class EngineArgs(metaclass=_KnownOptions):
     )
     load_format: str = _option("auto", "how weights are read", ("auto", "safetensors", "gguf", "dummy"))
     download_dir: str | None = _option(None, "folder for hub downloads")
-    use_tqdm_on_load: bool = _option(True, "progress bar while loading weights")
+    use_tqdm_on_load: bool = _option(True, "accepted for compatibility; no progress bar is shown")
     block_size: int | None = _option(None, "tokens per KV cache block (16)")
     gpu_memory_utilization: float | None = _option(None, "share of the machine's memory for weights and KV cache")
     kv_cache_memory_bytes: int | None = _option(None, "bytes for the KV cache; overrides gpu_memory_utilization")

@@ -5,9 +5,8 @@ Knows requests and token ids; never text, never arrays. Runs in the front end's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any
 
 from octavo.engine.step_queue import StepQueue
 from octavo.errors import EngineDeadError, OctavoError
@@ -16,10 +15,8 @@ from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.structured.manager import StructuredOutputManager
-from octavo.types.kv_events import KVCacheEvent
 from octavo.types.messages import EngineCoreOutputs
 from octavo.types.request import EngineCoreRequest
-from octavo.types.stats import EngineSnapshot, SchedulerStats
 from octavo.types.step import SchedulerOutput
 
 logger = get_logger(__name__)
@@ -46,6 +43,11 @@ class EngineCore:
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._steps = StepQueue(executor)
+        self.reset_prefix_cache = scheduler.reset_prefix_cache
+        self.scheduler_stats = scheduler.make_stats
+        self.snapshot = scheduler.make_snapshot
+        self.take_kv_events = scheduler.take_kv_events
+        self.collective_rpc = executor.collective_rpc
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -156,32 +158,6 @@ class EngineCore:
         """Let the workers read a LoRA adapter, unless they have it. Raises what is wrong with it."""
         in_use = sorted(self.scheduler.adapters_in_use())
         self.executor.collective_rpc("load_adapter", args=(path, identity, in_use))
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget the cached prefixes; False when blocks are in use (reset_running_requests preempts their users)."""
-        return self.scheduler.reset_prefix_cache(reset_running_requests)
-
-    def scheduler_stats(self) -> SchedulerStats:
-        """Return the scheduler's state now."""
-        return self.scheduler.make_stats()
-
-    def snapshot(self, max_requests: int) -> EngineSnapshot:
-        """Return what the core holds now, for a look from outside."""
-        return self.scheduler.make_snapshot(max_requests)
-
-    def take_kv_events(self) -> list[KVCacheEvent]:
-        """Return the KV cache events since the last call; empty unless enabled."""
-        return self.scheduler.take_kv_events()
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout_s: float | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-    ) -> list[Any]:
-        """Call a method on every worker."""
-        return self.executor.collective_rpc(method, timeout_s, args, kwargs)
 
     def check_health(self) -> None:
         """Raise EngineDeadError when the core or a worker is gone."""

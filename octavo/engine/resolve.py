@@ -145,7 +145,7 @@ def _check_choices(args: EngineArgs) -> None:
 
 def _load_config(args: EngineArgs) -> LoadConfig:
     online: QuantizationMethod | None = args.quantization if args.quantization in get_args(QuantizationMethod) else None  # type: ignore[assignment]
-    return LoadConfig(args.load_format, args.use_tqdm_on_load, online, exact=args.compute == "exact")
+    return LoadConfig(args.load_format, online, exact=args.compute == "exact")
 
 
 def _rounds_activations(wish: str | None, checkpoint: Checkpoint, load: LoadConfig) -> bool:

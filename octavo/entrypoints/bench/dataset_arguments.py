@@ -74,4 +74,4 @@ def tokenizer_of(name: str) -> Tokenizer:
     from octavo.loader.resolve import open_checkpoint
     from octavo.tokenizers.tokenizer import load_tokenizer
 
-    return load_tokenizer(open_checkpoint(name, LoadConfig("dummy", False)))
+    return load_tokenizer(open_checkpoint(name, LoadConfig("dummy")))

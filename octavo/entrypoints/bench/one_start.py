@@ -16,7 +16,7 @@ def main() -> None:
     from octavo.types.sampling_params import SamplingParams
 
     imported = time.time()
-    llm = LLM.from_engine_args(EngineArgs.from_kwargs(**{**options, "use_tqdm_on_load": False}))
+    llm = LLM.from_engine_args(EngineArgs.from_kwargs(**options))
     ready = time.time()
     llm.generate({"prompt_token_ids": [1]}, SamplingParams(max_tokens=1, ignore_eos=True), use_tqdm=False)
     moments = {"began": began, "imported": imported, "ready": ready, "first_token": time.time()}

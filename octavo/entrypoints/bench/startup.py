@@ -97,7 +97,7 @@ def _files_of(args: argparse.Namespace) -> list[Path]:
     options = engine_args(args)
     path = open_checkpoint(
         options.model,
-        LoadConfig(options.load_format, False),
+        LoadConfig(options.load_format),
         revision=options.revision,
         download_dir=options.download_dir,
         hf_token=options.hf_token,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,10 +33,9 @@ class Session:
         """Load the model that the engine flags describe; only warnings are logged unless asked otherwise."""
         if not args.verbose and "OCTAVO_LOG_LEVEL" not in envs.settings():
             logging.getLogger("octavo").setLevel(logging.WARNING)
-        options: dict[str, Any] = {"use_tqdm_on_load": sys.stderr.isatty(), **given_engine_options(args)}
         from octavo.engine.llm_engine import LLMEngine
 
-        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**options)))
+        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**given_engine_options(args))))
 
     def sampling_params(self, given: Mapping[str, Any], max_tokens: int, kind: RequestOutputKind) -> SamplingParams:
         """Merge what was given over the model's defaults, and these over the command's own max_tokens."""
