@@ -38,7 +38,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("executor",),
     ("engine",),
     ("entrypoints",),
-    ("octavo", "sampling_params", "pooling_params", "outputs", "inputs"),
+    ("sampling_params", "pooling_params", "outputs", "inputs"),
+    ("octavo",),
 )
 ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
 
