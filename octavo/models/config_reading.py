@@ -61,6 +61,38 @@ def read_decoder_config(config: HFConfig, architecture: str, rope_theta: float =
     )
 
 
+def read_plain_config(
+    config: HFConfig, architecture: str, size_key: str, heads_key: str, layers_key: str, max_position: int
+) -> DecoderConfig:
+    """Read a config of GPT-2's kind, without positions: layer norms, a plain MLP, biases, as many key/value heads."""
+    hidden_size, num_heads = positive(config, size_key), positive(config, heads_key)
+    if hidden_size % num_heads:
+        raise CheckpointError(
+            f"{config.source}: {size_key}={hidden_size} must be a multiple of {heads_key}={num_heads}"
+        )
+    head_dim = hidden_size // num_heads
+    layer = LayerConfig(rope=None, attention_scale=head_dim**-0.5)
+    return DecoderConfig(
+        architecture=architecture,
+        layers=(layer,) * num_layers(config, layers_key),
+        hidden_size=hidden_size,
+        intermediate_size=positive(config, "n_inner", 4 * hidden_size),
+        vocab_size=positive(config, "vocab_size"),
+        max_position=max_position,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        norm_eps=norm_epsilon(config, "layer_norm_epsilon", 1e-5),
+        activation="gelu_tanh",
+        tie_word_embeddings=config.bool("tie_word_embeddings", True),
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        gated_mlp=False,
+        norm="layer",
+    )
+
+
 def positive(config: HFConfig, key: str, default: int | None = None, limit: int = 2**31 - 1) -> int:
     """Read a size."""
     value = config.int(key, default)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from octavo.errors import CheckpointError
+from dataclasses import replace
+
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import norm_epsilon, num_layers, positive, read_activation, refuse
-from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
+from octavo.models.config_reading import positive, read_activation, read_plain_config, refuse
+from octavo.models.decoder_config import DecoderConfig, WeightNames
 
 NAMES = WeightNames(
     roots=("transformer.", ""),
@@ -26,31 +27,15 @@ NAMES = WeightNames(
 
 def read_config(config: HFConfig) -> DecoderConfig:
     refuse(config, add_cross_attention=False)
-    hidden_size, num_heads = positive(config, "n_embd"), positive(config, "n_head")
-    if hidden_size % num_heads:
-        raise CheckpointError(f"{config.source}: n_embd={hidden_size} must be a multiple of n_head={num_heads}")
-    head_dim = hidden_size // num_heads
-    return DecoderConfig(
-        architecture="GPT2LMHeadModel",
+    max_position = positive(config, "n_positions")
+    decoder = read_plain_config(config, "GPT2LMHeadModel", "n_embd", "n_head", "n_layer", max_position)
+    return replace(
+        decoder,
         layers=tuple(
-            LayerConfig(rope=None, attention_scale=_attention_scale(config, head_dim, index))
-            for index in range(num_layers(config, "n_layer"))
+            replace(layer, attention_scale=_attention_scale(config, decoder.head_dim, index))
+            for index, layer in enumerate(decoder.layers)
         ),
-        hidden_size=hidden_size,
-        intermediate_size=positive(config, "n_inner", 4 * hidden_size),
-        vocab_size=positive(config, "vocab_size"),
-        max_position=positive(config, "n_positions"),
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        norm_eps=norm_epsilon(config, "layer_norm_epsilon", 1e-5),
         activation=read_activation(config, "activation_function", "gelu_new"),
-        tie_word_embeddings=config.bool("tie_word_embeddings", True),
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        gated_mlp=False,
-        norm="layer",
         learned_positions=True,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from octavo.errors import CheckpointError, UnsupportedError
+from dataclasses import replace
+
+from octavo.errors import UnsupportedError
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import norm_epsilon, num_layers, positive, refuse
-from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
+from octavo.models.config_reading import positive, read_plain_config, refuse
+from octavo.models.decoder_config import DecoderConfig, WeightNames
 
 NAMES = WeightNames(
     roots=("transformer.", ""),
@@ -32,26 +34,17 @@ def read_config(config: HFConfig) -> DecoderConfig:
         raise UnsupportedError(
             f"{config.source}: norm_type={norm_type!r} is not supported, only {', '.join(_LAYER_NORMS)}"
         )
-    hidden_size, num_heads = positive(config, "d_model"), positive(config, "n_heads")
-    if hidden_size % num_heads:
-        raise CheckpointError(f"{config.source}: d_model={hidden_size} must be a multiple of n_heads={num_heads}")
-    head_dim = hidden_size // num_heads
-    scale = attention.float("softmax_scale", head_dim**-0.5)
-    return DecoderConfig(
-        architecture="MPTForCausalLM",
-        layers=(LayerConfig(rope=None, attention_scale=scale),) * num_layers(config, "n_layers"),
-        hidden_size=hidden_size,
-        intermediate_size=positive(config, "expansion_ratio", 4) * hidden_size,
-        vocab_size=positive(config, "vocab_size"),
-        max_position=positive(config, "max_seq_len", 2048),
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        norm_eps=norm_epsilon(config, "layer_norm_epsilon", 1e-5),
+    max_position = positive(config, "max_seq_len", 2048)
+    decoder = read_plain_config(config, "MPTForCausalLM", "d_model", "n_heads", "n_layers", max_position)
+    scale = attention.float("softmax_scale", decoder.head_dim**-0.5)
+    return replace(
+        decoder,
+        layers=tuple(replace(layer, attention_scale=scale) for layer in decoder.layers),
+        intermediate_size=positive(config, "expansion_ratio", 4) * decoder.hidden_size,
         activation="gelu",
-        tie_word_embeddings=config.bool("tie_word_embeddings", True),
-        gated_mlp=False,
-        norm="layer",
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
         norm_bias=False,
         alibi_max_bias=float(positive(attention, "alibi_bias_max", 8)),
     )
