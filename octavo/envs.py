@@ -73,7 +73,7 @@ def allow_runtime_lora_updating() -> bool:
 
 
 def data_parallel_key() -> str:
-    """Return OCTAVO_DATA_PARALLEL_KEY: what a front end and the hosts of its replicas know each other by; "" for none."""
+    """Return OCTAVO_DATA_PARALLEL_KEY, by which a front end and the hosts of its replicas know each other, or ""."""
     return os.environ.get("OCTAVO_DATA_PARALLEL_KEY", "")
 
 

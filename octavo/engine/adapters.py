@@ -60,7 +60,7 @@ class Adapters:
     def check_enabled(self) -> None:
         """Raise InvalidRequestError when the engine takes no adapters."""
         if self._config is None:
-            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
+            raise InvalidRequestError("LoRA is off: start it with enable_lora=True (--enable-lora)", "lora_request")
 
     def is_known(self, lora_request: object) -> bool:
         """Say whether `resolve` reads no file."""

@@ -128,7 +128,7 @@ class Worker:
         in_use: identities of adapters that must stay loaded
         """
         if self.model_runner.adapters is None:
-            raise InvalidRequestError("LoRA is off: start the engine with enable_lora=True", "lora_request")
+            raise InvalidRequestError("LoRA is off: start it with enable_lora=True (--enable-lora)", "lora_request")
         self.model_runner.adapters.load(path, identity, in_use)
 
     def sleep(self, level: int) -> None:

@@ -107,7 +107,7 @@ def test_a_call_that_fails_at_one_rank_first_is_over(tiny_llama, start_llm):
     llm = start_llm(tiny_llama, worker_extension_cls=EXTENSION, tensor_parallel_size=2)
     with pytest.raises(RequestFailedError, match="fail_at_last_rank failed at rank 1: ValueError: too early"):
         llm.collective_rpc("fail_at_last_rank", timeout=5.0)
-    with pytest.raises(TimeoutError, match="has not answered after 0.6 s"):
+    with pytest.raises(TimeoutError, match=r"has not answered after 0\.6 s"):
         llm.collective_rpc("nap_by_rank", timeout=0.6, args=(0.45,))  # all ranks together have this time
     assert llm.collective_rpc("repeat", args=("on", 1)) == [["on"], ["on"]]
 

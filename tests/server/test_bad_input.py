@@ -210,10 +210,17 @@ def test_unknown_fields_are_accepted_with_one_warning(tiny: Server, caplog: pyte
     try:
         messages = [{"role": "user", "content": "Hi", "opts": 1}]
         for _ in range(3):
-            assert tiny.post("/v1/chat/completions", messages=messages, max_tokens=1, temprature=0).status == 200
+            fields: dict[str, Any] = {
+                "temprature": 0,
+                "tools": [{"type": "function", "function": {"name": "f", "descripton": "d"}}],
+            }
+            fields["stream_options"] = {"include_usag": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": {}, "strct": True}}
+            fields |= {"messages": messages, "max_tokens": 1, "stream": True, "tool_choice": "none"}
+            assert tiny.post("/v1/chat/completions", **fields).status == 200
     finally:
         logging.getLogger("octavo").removeHandler(caplog.handler)
-    for name in ("temprature", "opts"):
+    for name in ("temprature", "opts", "descripton", "include_usag", "strct"):
         assert len({record.msg % record.args for record in caplog.records if name in record.getMessage()}) == 1
         assert sum(name in record.getMessage() for record in caplog.records) == 1
 

@@ -130,15 +130,19 @@ def test_a_server_drains_on_sigterm_and_leaves_nothing_behind(start, tiny_folder
     assert "Traceback" not in "".join(server.log)
 
 
-def test_what_takes_too_long_is_aborted_and_told_so(start):
+@pytest.mark.parametrize(("timeout", "signals"), [("0.3", 1), ("60", 2)])
+def test_what_takes_too_long_or_longer_than_a_second_signal_is_aborted_and_told_so(start, timeout: str, signals: int):
     model = "smollm2-135m-instruct"
-    server = start(model, "--port", "0", "--shutdown-timeout", "0.3", "--max-model-len", "1024")
+    server = start(model, "--port", "0", "--shutdown-timeout", timeout, "--max-model-len", "1024")
     connection = server.connect()
     fields = {"prompt": "abc", "max_tokens": 900, "ignore_eos": True, "stream": True}
     connection.request("POST", "/v1/completions", json.dumps(fields), JSON_TYPE)
     response = connection.getresponse()
     response.readline()
     children = server.children()
+    if signals == 2:
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
     assert server.stop(signal.SIGINT) == 0
     lines = [line for line in response.read().decode().splitlines() if line.startswith("data: ")]
     assert lines[-1] == "data: [DONE]"

@@ -94,7 +94,8 @@ class Parser(argparse.ArgumentParser):
     def _help_on_flags(self, word: str, titles: list[str]) -> str:
         """Return the help on flags whose names contain a word, dashes or underscores alike."""
         part = word.lstrip("-").replace("_", "-")
-        found = [action for action in self._actions if any(part in option for option in action.option_strings)]
+        told = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        found = [action for action in told if any(part in option for option in action.option_strings)]
         if not part or not found:
             self.error(f"no group is called {word!r} and no flag contains it; the groups are all, {', '.join(titles)}")
         formatter = self._get_formatter()

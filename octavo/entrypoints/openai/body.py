@@ -172,8 +172,23 @@ def _wrong_type(error: msgspec.ValidationError) -> InvalidRequestError:
     return InvalidRequestError(f"{field}: {what[0].lower()}{what[1:]}", top_level)
 
 
+# Objects in a request that are read by hand: what they may hold.
+_KNOWN_INSIDE = {
+    "stream_options": ("include_usage", "continuous_usage_stats", "include_obfuscation"),
+    "response_format": ("type", "json_schema", "structures", "triggers", "format"),
+    "response_format.json_schema": ("name", "schema", "strict", "description"),
+    "tools.function": ("name", "description", "parameters", "strict"),
+}
+
+
 def _warn_of_unknown_fields(value: dict[str, Any], request_type: type[msgspec.Struct]) -> None:
     warn_of_unknown(request_type.__name__, value, request_type.__struct_fields__)
+    for path, known in _KNOWN_INSIDE.items():
+        field, _, inner = path.partition(".")
+        for item in value[field] if isinstance(value.get(field), list) else (value.get(field),):
+            found = item.get(inner) if inner and isinstance(item, dict) else item
+            if isinstance(found, dict):
+                warn_of_unknown(f"{request_type.__name__}.{path}", found, known)
 
 
 def warn_of_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:

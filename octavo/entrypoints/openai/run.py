@@ -84,11 +84,12 @@ class WebServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, server: ServerState) -> None:
         super().__init__(config)
         self._server = server
-        self._exit = asyncio.Event()
+        self._exit, self._hurry = asyncio.Event(), asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
-        """Note signals on the event loop; a second one stops without waiting. They do not end the process, we do."""
+        """Note signals on the event loop; a second one aborts requests, a third waits for nothing. They do not end the
+        process, we do."""
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM)
         installed = []
@@ -103,8 +104,9 @@ class WebServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
+        self.force_exit = self._hurry.is_set()
         if self.should_exit:
-            self.force_exit = True
+            self._hurry.set()
         self.should_exit = True
         self._exit.set()
 
@@ -124,9 +126,14 @@ class WebServer(uvicorn.Server):
             limit.cancel()
 
     async def _abort_late_requests(self) -> None:
-        await asyncio.sleep(self._server.args.shutdown_timeout)
-        if self._server.runner.admission.num_requests:
-            logger.warning("%d requests are aborted: the server stops", self._server.runner.admission.num_requests)
+        admission, timeout_s = self._server.runner.admission, self._server.args.shutdown_timeout
+        if admission.num_requests:
+            text = "the server stops; %d requests get %g s to finish (--shutdown-timeout), a second signal aborts them"
+            logger.info(text, admission.num_requests, timeout_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), timeout_s)
+        if admission.num_requests:
+            logger.warning("%d requests are aborted: the server stops", admission.num_requests)
         await self._server.engine.hold(aborts=True)
 
 

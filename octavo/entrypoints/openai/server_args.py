@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError, UnsupportedError
@@ -97,6 +98,9 @@ class ServerArgs:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile) and not self.ssl_certfile:
             raise ConfigError("ssl_keyfile needs ssl_certfile")
+        for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None and not Path(getattr(self, name)).is_file():
+                raise ConfigError(f"{name} must be a file, got {getattr(self, name)!r}, which is none")
         if not self.metrics_prefix.isidentifier():
             raise ConfigError(f"metrics_prefix must be letters, digits and _, got {self.metrics_prefix!r}")
 
