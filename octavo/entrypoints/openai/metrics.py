@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from octavo.entrypoints.openai.state import RequestContext, ServerState
+from octavo.entrypoints.openai.state import RequestContext, ServerCounts, ServerState
 from octavo.metrics.engine_metrics import PREFIX, Counter, Gauge, Metric
 from octavo.metrics.prometheus import CONTENT_TYPE, render
 from octavo.metrics.replica_metrics import ReplicaMetrics
+
+if TYPE_CHECKING:
+    from octavo.engine.async_llm import AsyncLLM
 
 
 async def show_metrics(server: ServerState, context: RequestContext) -> Response:
     """Return all metrics as they are now."""
     engine = server.engine
+    # at once: a process that hangs is waited for only one time
+    counted, counts, load = await asyncio.gather(
+        engine.metrics_of_all(), server.counts_of_all(), server.num_requests_of_all()
+    )
     metrics: list[Metric] = []
     if engine.metrics.enabled:
-        counted = await engine.metrics_of_all()
         metrics = counted.snapshot()
         if engine.config.lora is not None:
             metrics += _adapters(counted, engine.config.lora.max_loras)
-    text = render([*metrics, *await _own_metrics(server)], f"{server.args.metrics_prefix}:")
+    text = render([*metrics, *_own_metrics(engine, counts, load)], f"{server.args.metrics_prefix}:")
     return Response(text, media_type=CONTENT_TYPE)
 
 
@@ -41,10 +49,8 @@ def _adapters(counted: ReplicaMetrics, max_loras: int) -> list[Metric]:
     ]
 
 
-async def _own_metrics(server: ServerState) -> list[Metric]:
-    engine = server.engine
+def _own_metrics(engine: AsyncLLM, counts: ServerCounts, load: int) -> list[Metric]:
     labels = engine.metrics.engines[0].labels
-    counts = await server.counts_of_all()
     metrics: list[Metric] = [
         Counter(PREFIX + "admission_rejections", {**labels, "reason": reason}, count)
         for reason, count in counts.rejections.items()
@@ -61,7 +67,7 @@ async def _own_metrics(server: ServerState) -> list[Metric]:
         Gauge(PREFIX + "engine_up", replica, float(is_serving))
         for replica, is_serving in zip(replicas, engine.engine_core.are_serving, strict=True)
     ]
-    metrics.append(Gauge(PREFIX + "server_load", labels, float(await server.num_requests_of_all())))
+    metrics.append(Gauge(PREFIX + "server_load", labels, float(load)))
     for (method, route, status), count in sorted(counts.http_requests.items()):
         metrics.append(Counter("http_requests", {"method": method, "handler": route, "status": str(status)}, count))
     return metrics
