@@ -165,15 +165,18 @@ def test_a_killed_server_process_is_replaced_and_its_requests_are_aborted(served
     served.servers = list(new)
 
 
-def test_a_stopped_process_delays_no_metrics(served: Served):
+def test_a_stopped_process_holds_up_no_metrics_and_no_pause_and_obeys_when_it_goes_on(served: Served):
     first, second = served.each()
     counted = metric(second, "generation_tokens_total")
     process_id = ask(second, "GET", "/octavo/state")[1]["process_id"]
     os.kill(process_id, signal.SIGSTOP)
     try:
         assert metric(first, "generation_tokens_total") == counted
+        assert ask(first, "POST", "/sleep?level=0")[0] == 200
     finally:
         os.kill(process_id, signal.SIGCONT)
+    wait_until(lambda: ask(second, "GET", "/is_sleeping")[1]["is_sleeping"])
+    assert ask(second, "POST", "/wake_up")[0] == 200
 
 
 def test_requests_finish_when_the_server_is_stopped(tiny_folder: Path, tmp_path: Path):
