@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.processes import wait_until
 from tests.server.conftest import JSON_TYPE
 
 COMMAND = "import sys; from octavo.entrypoints.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -149,6 +150,17 @@ def test_what_takes_too_long_or_longer_than_a_second_signal_is_aborted_and_told_
     assert json.loads(lines[-2][6:])["choices"][0]["finish_reason"] == "abort"
     assert not any(is_alive(pid) for pid in children)
     assert "Traceback" not in "".join(server.log)
+
+
+@pytest.mark.parametrize("flags", [(), ("--api-server-count", "2")])
+def test_a_server_that_is_told_to_end_while_it_starts_leaves_no_socket(flags, tiny_folder: Path, tmp_path: Path):
+    path = tmp_path / "s"
+    process = octavo("serve", str(tiny_folder), "--uds", str(path), *ENGINE_FLAGS, *flags)
+    wait_until(path.exists)
+    process.terminate()
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not path.exists() and "Traceback" not in log
 
 
 def test_keys_come_from_the_environment_and_are_not_logged(start, tiny_folder: Path):

@@ -1,6 +1,7 @@
 """`octavo COMMAND …`: finds the command, runs it, and turns errors into one line and an exit status.
 
-Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 130 interrupted, 141 the reader of our output went away.
+Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 130 interrupted, 141 the reader of our output went away,
+143 ended by SIGTERM while a server started.
 """
 
 from __future__ import annotations

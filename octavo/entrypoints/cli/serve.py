@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
 def _serve(engine_args: EngineArgs, server_args: ServerArgs, names: Sequence[str]) -> int:
     from octavo.entrypoints.openai.launch import launch
 
+    # until the server takes signals itself: what has been made is removed, as on Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     launch(engine_args, server_args, names)
     return 0
 
