@@ -178,6 +178,8 @@ class HostedReplica(threading.Thread):
         elif isinstance(message, wire.EndHosted):
             self._end_child(message.asks_first)
         elif isinstance(message, wire.Farewell):
+            if message.fault is not None:
+                raise EngineDeadError(message.fault)
             self._is_dismissed = True
         elif self._child is None:
             pass  # it has just ended, and the front end will hear of it

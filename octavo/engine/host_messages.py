@@ -68,7 +68,9 @@ class EndHosted(msgspec.Struct, array_like=True, tag=4):
 
 
 class Farewell(msgspec.Struct, array_like=True, tag=5):
-    """The front end ends, and so may the host."""
+    """The front end ends, and so may the host. fault: what ends this host alone"""
+
+    fault: str | None = None
 
 
 ToHost = StartHosted | ConnectHosted | ToHosted | EndHosted | Farewell

@@ -154,7 +154,8 @@ class RemoteHosts:
         with self._changed:
             before, self._links[hello.rank] = self._links.get(hello.rank), HostLink(connection)
             self._changed.notify_all()
-        if before is not None:
+        if before is not None:  # if it lives it must not come back for its place, again and again
+            before.send(wire.Farewell(f"another host, at {peer}, has taken the place of replica {hello.rank}"))
             before.close()
 
     def _refusal(self, hello: wire.Hello, number: bytes) -> str | None:

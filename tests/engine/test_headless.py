@@ -132,6 +132,18 @@ def test_a_host_that_dies_costs_nothing_and_may_come_back(tiny_llama, port, host
     llm.llm_engine.shutdown()
 
 
+def test_of_two_hosts_of_one_replica_the_later_one_has_it_and_the_other_ends(tiny_llama, port, hosts):
+    hosts.append(Host(tiny_llama, port))
+    llm = front_end(tiny_llama, port)
+    hosts.append(Host(tiny_llama, port))
+    status, log = hosts[0].end()
+    assert status == 1 and "another host, at 127.0.0.1, has taken the place of replica 1" in log
+    assert "Traceback" not in log
+    wait_until(lambda: remote_replica(llm).is_serving)
+    assert len(results(llm)) == len(PROMPTS) and hosts[1].process.poll() is None
+    llm.llm_engine.shutdown()
+
+
 def test_all_replicas_may_run_elsewhere(tiny_llama, port, hosts):
     hosts.append(Host(tiny_llama, port, "--data-parallel-start-rank=0", "--data-parallel-size-local=2"))
     llm = front_end(tiny_llama, port, data_parallel_size_local=0)
