@@ -52,8 +52,8 @@ class Backend(Protocol):
     def compile(self, spec: GrammarSpec) -> Matcher:
         """Return a matcher at the grammar's begin; raises GrammarError."""
 
-    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
-        """Fill row i with the tokens that matcher i allows next. An error shows in the matcher, not here."""
+    def fill_mask(self, matcher: Matcher, mask: Bitmask) -> None:
+        """Fill a mask of one row with the tokens that come next. An error shows in the matcher, not here."""
 
 
 def make_backend(name: str, vocabulary: Vocabulary, limits: GrammarLimits) -> Backend:

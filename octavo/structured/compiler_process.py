@@ -99,7 +99,7 @@ def judge(
         matcher = backend.compile(spec)
         mask = np.zeros((1, num_mask_words), np.int32)
         for _ in range(_NUM_TRIED_TOKENS):
-            backend.fill_masks([matcher], mask)
+            backend.fill_mask(matcher, mask)
             if matcher.error is not None:
                 return Verdict(error=matcher.error)
             allowed = np.flatnonzero(mask)

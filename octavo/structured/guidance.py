@@ -82,12 +82,10 @@ class GuidanceBackend:
             raise GrammarError(readable("; ".join(ignored)))
         return GuidanceMatcher(matcher)
 
-    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
-        assert masks.flags.c_contiguous and masks.dtype == np.int32 and len(matchers) <= len(masks)
-        row_bytes = 4 * masks.shape[1]
-        for row, matcher in enumerate(matchers):
-            assert isinstance(matcher, GuidanceMatcher)
-            matcher.inner.unsafe_compute_mask_ptr(masks.ctypes.data + row * row_bytes, row_bytes)  # without the GIL
+    def fill_mask(self, matcher: Matcher, mask: Bitmask) -> None:
+        assert mask.flags.c_contiguous and mask.dtype == np.int32 and len(mask) == 1
+        assert isinstance(matcher, GuidanceMatcher)
+        matcher.inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)  # without the GIL
 
 
 class _TokenizerFacts:

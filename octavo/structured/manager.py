@@ -306,7 +306,7 @@ class StructuredOutputManager:
         """Fill a row for each draft and one for what follows; leave the matcher where it was."""
         num_taken = 0
         for index in range(len(rows)):
-            backend.fill_masks([place.matcher], rows[index : index + 1])
+            backend.fill_mask(place.matcher, rows[index : index + 1])
             self._finish_row(place, rows[index])
             if index == len(drafts) or place.matcher.num_valid(drafts[index : index + 1]) == 0:
                 break  # what follows a draft that is not allowed is never sampled

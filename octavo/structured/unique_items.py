@@ -152,17 +152,18 @@ class UniqueItemsBackend:
             return matcher
         return UniqueItemsMatcher(matcher, self, msgspec.json.decode(spec.unique_places, type=list[Place]))
 
-    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
-        inner = [matcher.inner if isinstance(matcher, UniqueItemsMatcher) else matcher for matcher in matchers]
-        self._inner.fill_masks(inner, masks)
-        for matcher, row in zip(matchers, masks, strict=False):
-            if isinstance(matcher, UniqueItemsMatcher) and matcher.error is None:
-                _Restriction(matcher, row, self).apply()
+    def fill_mask(self, matcher: Matcher, mask: Bitmask) -> None:
+        if not isinstance(matcher, UniqueItemsMatcher):
+            self._inner.fill_mask(matcher, mask)
+            return
+        self._inner.fill_mask(matcher.inner, mask)
+        if matcher.error is None:
+            _Restriction(matcher, mask[0], self).apply()
 
     def following_bytes(self, matcher: Matcher) -> frozenset[int]:
         """Return the bytes with which a matcher, not one of this backend's own, may go on."""
         row = np.zeros((1, len(self.tables.texts) // 32), np.int32)
-        self._inner.fill_masks([matcher], row)
+        self._inner.fill_mask(matcher, row)
         allowed = np.unpackbits(row[0].view(np.uint8), bitorder="little").astype(np.bool_)
         return frozenset(np.unique(self.tables.first_bytes[allowed & self.tables.is_text]).tolist())
 

@@ -97,20 +97,19 @@ class XGrammarBackend:
         except RuntimeError as error:
             raise GrammarError(readable(str(error))) from None
 
-    def fill_masks(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
-        for row, matcher in enumerate(matchers):
-            assert isinstance(matcher, XGrammarMatcher)
-            if matcher.error is not None:
-                masks[row] = 0
-                continue
-            if not matcher.inner.fill_next_token_bitmask(masks, row):
-                masks[row] = -1
-            masks[row] &= self._may_come
+    def fill_mask(self, matcher: Matcher, mask: Bitmask) -> None:
+        assert isinstance(matcher, XGrammarMatcher)
+        if matcher.error is not None:
+            mask[:] = 0
+            return
+        if not matcher.inner.fill_next_token_bitmask(mask, 0):
+            mask[:] = -1
+        mask &= self._may_come
 
     def only_ends(self, matcher: XGrammarMatcher) -> bool:
         """Say whether nothing but an end of sequence may come next."""
         mask = np.zeros((1, len(self._may_come)), np.int32)
-        self.fill_masks([matcher], mask)
+        self.fill_mask(matcher, mask)
         return not (mask & ~self._ends).any()
 
 

@@ -28,7 +28,7 @@ def begin(backend: GuidanceBackend, constraint: str, value: object, style: JsonS
 def allowed(backend: GuidanceBackend, matcher: GuidanceMatcher) -> set[int]:
     """Return the ids that may come next."""
     masks = np.zeros((1, num_mask_words(NUM_TOKENS)), np.int32)
-    backend.fill_masks([matcher], masks)
+    backend.fill_mask(matcher, masks)
     return set(np.flatnonzero(np.unpackbits(masks.view(np.uint8), bitorder="little")).tolist())
 
 

@@ -52,7 +52,7 @@ def begin(backend: Backend, schema: Any, *, compact: bool = True) -> Matcher:
 
 def allowed(backend: Backend, matcher: Matcher) -> list[int]:
     mask = np.zeros((1, SIZE // 32), np.int32)
-    backend.fill_masks([matcher], mask)
+    backend.fill_mask(matcher, mask)
     ids: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
     return ids
 

@@ -50,7 +50,7 @@ class Grammar:
 
     def allowed(self, matcher: Matcher) -> list[int]:
         """Return the bytes that may come next, and EOS where the text may end."""
-        self.backend.fill_masks([matcher], self.mask)
+        self.backend.fill_mask(matcher, self.mask)
         if matcher.error is not None:
             raise RuntimeError(matcher.error)
         ids: list[int] = np.flatnonzero(np.unpackbits(self.mask.view(np.uint8), bitorder="little")).tolist()
