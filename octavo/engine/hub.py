@@ -66,6 +66,7 @@ class FrontEnd:
 class _Question:
     """A call of all front ends. waiting: for those; asker: who called, with this call_id"""
 
+    number: int
     asker: FrontEnd
     call: wire.CallFrontEnds
     waiting: set[FrontEnd]
@@ -198,7 +199,7 @@ class Hub:
         elif call.method == "server_counts":
             answers.append([(*key, count) for key, count in self._past_counts.items()])
         waiting = {one for one in self._front_ends if one.is_ready or one is asker}
-        self._questions[number] = question = _Question(asker, call, waiting, answers)
+        self._questions[number] = question = _Question(number, asker, call, waiting, answers)
         message = wire.encode(CallService(number, call.method, call.args))
         for one in self._front_ends:  # those that are not ready do it when they are
             one.send(message)
@@ -235,7 +236,7 @@ class Hub:
         if answer is not None:
             question.answers.append(answer)
         if not question.waiting:
-            self._questions = {number: other for number, other in self._questions.items() if other is not question}
+            del self._questions[question.number]
             question.asker.send(wire.encode(CallResult(question.call.call_id, question.answers, question.error)))
 
     # -- state ---------------------------------------------------------------------------------------------------------

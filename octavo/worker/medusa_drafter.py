@@ -24,7 +24,8 @@ class MedusaDrafter(Drafter):
     def __init__(self, config: OctavoConfig, ops: Ops) -> None:
         super().__init__(config, ops)
         self._hidden: Float = np.zeros((0, 0), np.float32)
-        self._lines: dict[tuple[int, int], int] = {}  # (row, position) -> its line of these
+        self._step: StepInputs | None = None  # whose hidden states these are, of its tokens at _output_rows
+        self._output_rows = np.zeros(0, np.int32)
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
         count = self._speculative.num_speculative_tokens
@@ -41,18 +42,18 @@ class MedusaDrafter(Drafter):
 
     def follow(self, forward: Callable[[ForwardInputs], Float], inputs: ForwardInputs, step: StepInputs) -> Float:
         self._hidden = forward(inputs)
-        rows = np.repeat(step.rows, np.diff(step.query_start))[inputs.output_rows]
-        positions = step.positions[inputs.output_rows]
-        self._lines = {place: line for line, place in enumerate(zip(rows.tolist(), positions.tolist(), strict=True))}
+        self._step, self._output_rows = step, inputs.output_rows
         return self._hidden
 
     def propose(self, rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        if not rows:
+        step = self._step
+        if not rows or step is None:
             return []
+        row_of = np.repeat(step.rows, np.diff(step.query_start))[self._output_rows].tolist()
+        places = zip(row_of, step.positions[self._output_rows].tolist(), strict=True)
+        line_of = {place: line for line, place in enumerate(places)}
         # the state that gave the last token, not one behind a guess that was wrong
-        lines = [
-            self._lines[row, num_tokens - 2] for row, num_tokens in zip(rows, self._rows.num_tokens[rows], strict=True)
-        ]
+        lines = [line_of[place] for place in zip(rows, (self._rows.num_tokens[rows] - 2).tolist(), strict=True)]
         made = self._guess(self._hidden[lines], max(lengths))
         return [
             list(takewhile(lambda token_id: token_id >= 0, guess[:length]))
