@@ -8,6 +8,7 @@ from octavo.config import EngineArgs, OctavoConfig, ParallelConfig
 from octavo.engine.data_parallel import plan_replicas
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
+from octavo.models.pooling_registry import check_pooling_sizes
 from octavo.models.registry import check_parallel_sizes
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
@@ -48,7 +49,8 @@ def check_model_is_divisible(config: OctavoConfig, checkpoint: Checkpoint) -> No
     if config.parallel.world_size == config.parallel.decode_context_parallel_size == 1:
         return
     if config.model.pooling is not None:
-        raise UnsupportedError("models for pooling run in one worker: use data_parallel_size, or leave the sizes at 1")
+        check_pooling_sizes(checkpoint.config, tp_size, pp_size, config.parallel.decode_context_parallel_size)
+        return
     if pp_size > 1 and config.speculative is not None:
         raise UnsupportedError("speculative decoding needs all layers in one worker: leave pipeline_parallel_size at 1")
     dcp_size, method = config.parallel.decode_context_parallel_size, config.speculative and config.speculative.method

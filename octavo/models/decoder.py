@@ -1,4 +1,7 @@
-"""The decoder-only transformer that look-alike models share; what a model lacks is absent from its layers."""
+"""The transformer that look-alike models share; what a model lacks is absent from its layers.
+
+An encoder (BERT and its relatives) has layers whose attention looks both ways and keeps no keys, and no lm_head.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Decoder:
     """Token embedding, layers, final norm and output projection: a `CausalLM`.
 
     A stage of a pipeline has some of the layers; all but the first have no embeddings, all but the last no final norm
-    and no lm_head.
+    and no lm_head. embedding_norm: in a later stage, the norm of what comes in
     """
 
     facts: ModelFacts
@@ -101,14 +104,14 @@ class Decoder:
         """Return what the first layer takes, [T, H]: embeddings, or what the stage before has sent."""
         if self.embedding is None:
             assert context.hidden is not None, "a later stage gets its input from the one before"
-            return context.hidden
+            return self.embedding_norm(context.hidden, context.ops)
         x = _scaled(self.embedding(token_ids, context.ops), self.embedding_scale, context.ops)
         if self.position_embedding is not None:
             x = context.ops.add(x, self.position_embedding(positions, context.ops))
         return self.embedding_norm(x, context.ops)
 
     def compute_logits(self, hidden: Float, ops: Ops) -> Float:
-        assert self.lm_head is not None, "only the last stage gives logits"
+        assert self.lm_head is not None, "only the last stage gives logits, and not where they are pooled"
         logits = _scaled(self.lm_head(hidden, ops), self.logits_scale, ops)
         return logits if self.logits_softcap is None else ops.softcap(logits, self.logits_softcap)
 

@@ -51,12 +51,13 @@ def load_decoder(
     share = share or ModelShare()
     loading = DecoderLoading(config, names, root, Parameters(weights, ops, names.transposed), share)
     table, lm_head = loading.embedding_and_head()
-    own_layers = stage_layers(config, share.num_stages, share.stage)
+    own_layers = stage_layers(config, share.num_stages, share.stage, has_logits=len(names.lm_heads) > 0)
     layers = [(index, config.layers[index]) for index in own_layers]
+    has_logits = share.is_last and len(names.lm_heads) > 0
     tables = {rope: cos_sin_table(rope, max_model_len) for rope in {layer.rope for _, layer in layers} if rope}
     decoder = Decoder(
         facts=config.facts,
-        embedding=loading.embedding(table) if share.is_first else None,
+        embedding=shared_embedding(table, share, config.vocab_size) if share.is_first else None,
         position_embedding=loading.position_embedding() if config.learned_positions and share.is_first else None,
         embedding_norm=loading.norm(f"{root}{names.embedding_norm}")
         if config.embedding_norm and share.is_first
@@ -65,29 +66,31 @@ def load_decoder(
             loading.layer(index, layer, tables[layer.rope] if layer.rope else None) for index, layer in layers
         ),
         final_norm=loading.norm(f"{root}{names.final_norm}") if share.is_last else None,
-        lm_head=loading.head(lm_head) if share.is_last else None,
+        lm_head=loading.head(lm_head) if has_logits else None,
         embedding_scale=config.embedding_scale,
         logits_scale=config.logits_scale,
         logits_softcap=config.logits_softcap,
     )
-    others = [index for index in range(len(config.layers)) if index not in own_layers]
-    check_unused(weights, [*names.harmless, *_of_other_stages(names, root, share, others)], config.architecture)
-    return decoder
-
-
-def _of_other_stages(names: WeightNames, root: str, share: ModelShare, layers: Sequence[int]) -> list[str]:
-    """Return patterns of the tensors that other pipeline stages read, which have these layers."""
-    elsewhere = [root + names.layer.format(index=index) for index in layers]
+    elsewhere = [
+        root + names.layer.format(index=index) for index in range(len(config.layers)) if index not in own_layers
+    ]
     if not share.is_first:
         elsewhere += [f"{root}{name}." for name in (names.embedding, names.positions, names.embedding_norm)]
     if not share.is_last:
         elsewhere += [f"{name}." for name in (root + names.final_norm, *names.lm_heads)]
-    return [f"^{re.escape(name)}" for name in elsewhere]
+    check_unused(weights, names.harmless, config.architecture, elsewhere)
+    return decoder
 
 
-def check_unused(weights: WeightSource, harmless: Sequence[str], architecture: str) -> None:
-    """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern."""
-    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in harmless)]
+def check_unused(
+    weights: WeightSource, harmless: Sequence[str], architecture: str, elsewhere: Sequence[str] = ()
+) -> None:
+    """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern.
+
+    elsewhere: how the names of those begin that other pipeline stages read
+    """
+    passed = [*harmless, *(f"^{re.escape(name)}" for name in elsewhere)]
+    unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in passed)]
     if unused:
         listed = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
         raise CheckpointError(
@@ -131,7 +134,7 @@ class DecoderLoading:
                 self._table(name) if self.share.is_first else None,
                 self._table(head) if self.share.is_last else None,
             )
-        if not (self.share.is_first or self.share.is_last):
+        if not (self.share.is_first or (self.share.is_last and self.names.lm_heads)):
             return None, None
 
         # Only a file that lists an lm_head has a spare one; a source of dummy weights has any name but lists none.
@@ -154,13 +157,6 @@ class DecoderLoading:
         vocab_size, group = self.config.vocab_size, self.share.group
         tokens = self.share.of(vocab_size) if group.size > 1 else None
         return self.parameters.table(name, vocab_size, self.config.hidden_size, tokens)
-
-    def embedding(self, table: Weight | None) -> Embedding | SharedEmbedding:
-        assert table is not None, "the first stage has the embeddings"
-        vocab_size, group = self.config.vocab_size, self.share.group
-        if group.size == 1:
-            return Embedding(table)
-        return SharedEmbedding(table, self.share.of(vocab_size).start, vocab_size, group)
 
     def head(self, weight: Weight | None) -> Linear | SharedLinear:
         assert weight is not None, "the last stage gives the logits"
@@ -269,14 +265,10 @@ class DecoderLoading:
         names = [prefix + part for part in parts]
         is_fused = len(parts) < len(sizes)
         out_sizes = (sum(sizes),) if is_fused else sizes
-        pieces: list[list[range]] | None = [[own] for own in shares]
         if parts == self.names.qkv and self.names.qkv_by_head:
-            pieces = [self._by_head(shares)]
-        elif self.share.group.size == 1:
-            pieces = None
-        elif is_fused:
-            starts = accumulate(sizes, initial=0)
-            pieces = [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
+            pieces: list[list[range]] | None = [self._by_head(shares)]
+        else:
+            pieces = pieces_of_stack(self.share, sizes, shares, is_fused)
         columns = self.qkv_columns if parts == self.names.qkv else None
         in_features = self.config.hidden_size if columns is None else columns.stop
         return self.parameters.linear(names, out_sizes, in_features, bias, pieces, columns)
@@ -292,12 +284,46 @@ class DecoderLoading:
         return [range(start, start + width) for start in starts]
 
     def _to_hidden(self, name: str, in_features: int, bias: bool, in_widths: Sequence[int]) -> Linear | SharedLinear:
-        """Read a projection to the hidden state, or this rank's share of it.
+        return projection_to_hidden(
+            self.parameters, self.share, name, (self.config.hidden_size, in_features), bias, in_widths
+        )
 
-        in_widths: how many of the input features each rank has computed
-        """
-        size, share = self.config.hidden_size, self.share
-        if share.group.size == 1:
-            return self.parameters.linear([name], [size], in_features, bias)
-        linear = self.parameters.linear([name], [size], in_features, bias, [[share.of(size)]])
-        return SharedLinear(linear.weight, linear.bias, in_widths, share.widths(size), share.group)
+
+# -- parts of a rank, in decoders and encoders alike -------------------------------------------------------------------
+
+
+def shared_embedding(table: Weight | None, share: ModelShare, num_ids: int) -> Embedding | SharedEmbedding:
+    """Return the embedding of num_ids tokens of which `table` holds this rank's."""
+    assert table is not None, "the first stage has the embeddings"
+    if share.group.size == 1:
+        return Embedding(table)
+    return SharedEmbedding(table, share.of(num_ids).start, num_ids, share.group)
+
+
+def pieces_of_stack(
+    share: ModelShare, sizes: Sequence[int], shares: Sequence[range], is_fused: bool
+) -> list[list[range]] | None:
+    """Return the output features of each projection that a rank reads, piece by piece; None: all.
+
+    sizes, shares: of what is stacked, all features and this rank's; is_fused: the checkpoint has them as one projection
+    """
+    if share.group.size == 1:
+        return None
+    if not is_fused:
+        return [[own] for own in shares]
+    starts = accumulate(sizes, initial=0)
+    return [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
+
+
+def projection_to_hidden(
+    parameters: Parameters, share: ModelShare, name: str, sizes: tuple[int, int], bias: bool, in_widths: Sequence[int]
+) -> Linear | SharedLinear:
+    """Read a projection to the hidden state, or this rank's share of it.
+
+    sizes: features of the hidden state and of the input; in_widths: how many of the latter each rank has computed
+    """
+    size, in_features = sizes
+    if share.group.size == 1:
+        return parameters.linear([name], [size], in_features, bias)
+    linear = parameters.linear([name], [size], in_features, bias, [[share.of(size)]])
+    return SharedLinear(linear.weight, linear.bias, in_widths, share.widths(size), share.group)

@@ -40,6 +40,19 @@ class EncoderConfig:
     post_norm: bool = True
 
     @property
+    def num_kv_heads(self) -> int:
+        return self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def second_text_offset(self) -> int:
+        """What is added to the positions of a pair's second text, which has rows of its own; 0: texts are alike."""
+        return self.max_position if self.learned_positions and self.num_token_types > 1 else 0
+
+    @property
     def facts(self) -> ModelFacts:
         return ModelFacts(self.architecture, len(self.layers), self.hidden_size, self.vocab_size, self.max_position)
 

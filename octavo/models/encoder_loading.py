@@ -11,25 +11,46 @@ from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import MLP
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, PostNorm
+from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import Rope, cos_sin_table
-from octavo.models.decoder import DecoderLayer
-from octavo.models.encoder import Encoder
+from octavo.models.decoder import Decoder, DecoderLayer
+from octavo.models.decoder_loading import check_unused, pieces_of_stack, projection_to_hidden, shared_embedding
 from octavo.models.encoder_config import EncoderConfig, EncoderNames
+from octavo.models.sharing import ModelShare, head_shares, stage_layers
 from octavo.ops.interface import Float
 
 
 def load_encoder(
-    config: EncoderConfig, names: EncoderNames, root: str, parameters: Parameters, max_model_len: int
-) -> Encoder:
-    """Read the tensors of an encoder; root: what stands before their names."""
+    config: EncoderConfig,
+    names: EncoderNames,
+    root: str,
+    parameters: Parameters,
+    max_model_len: int,
+    share: ModelShare,
+) -> Decoder:
+    """Read the tensors of an encoder or a share of it, and refuse a checkpoint that has others.
+
+    root: what stands before their names
+    """
     if config.learned_positions and max_model_len > config.max_position:
         raise ConfigError(
             f"max_model_len={max_model_len} exceeds the {config.max_position} learned positions of "
             f"{config.architecture}; lower max_model_len"
         )
     ropes = {layer.rope: cos_sin_table(layer.rope, max_model_len) for layer in config.layers if layer.rope}
-    return _Loading(config, names, root, parameters, ropes).encoder()
+    own_layers = stage_layers(config, share.num_stages, share.stage, has_logits=False)
+    encoder = _Loading(config, names, root, parameters, ropes, share).encoder(own_layers)
+    elsewhere = [names.layer.format(index=index) for index in range(len(config.layers)) if index not in own_layers]
+    if not share.is_first:
+        first = (names.embedding, names.positions, names.token_types, names.embedding_norm)
+        elsewhere += [f"{name}." for name in first]
+    if not share.is_last:  # the next stage begins with the norm after this one's last layer
+        last = names.layer.format(index=own_layers.stop - 1) + names.mlp_norm if config.post_norm else names.final_norm
+        elsewhere.append(f"{last}.")
+    elsewhere = [root + name for name in elsewhere]
+    check_unused(parameters.source, names.harmless, config.architecture, elsewhere)
+    return encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +62,59 @@ class _Loading:
     root: str
     parameters: Parameters
     ropes: dict[Rope, Float]
+    share: ModelShare
 
-    def encoder(self) -> Encoder:
-        config, names = self.config, self.names
-        types = self._rows(names.token_types, config.num_token_types) if config.num_token_types else None
-        positions = None
-        if config.learned_positions:
-            rows = self._rows(names.positions, config.position_offset + config.max_position)[config.position_offset :]
-            # one table for each text of a pair, so that one look-up adds position and type
-            tables = [rows] if types is None else [rows + row for row in types]
-            positions = Embedding(self.parameters.ops.pack([np.concatenate(tables)]))
-        return Encoder(
-            facts=config.facts,
-            embedding=self._embedding(types if positions is None else None),
-            position_embedding=positions,
-            second_text_offset=config.max_position if positions is not None and config.num_token_types > 1 else 0,
-            embedding_norm=self._norm(self.root + names.embedding_norm),
-            layers=tuple(self._layer(index) for index in range(len(config.layers))),
-            final_norm=self._norm_after(len(config.layers)),
+    def encoder(self, layers: range) -> Decoder:
+        share = self.share
+        return Decoder(
+            facts=self.config.facts,
+            embedding=self._embedding() if share.is_first else None,
+            position_embedding=self._positions() if self.config.learned_positions and share.is_first else None,
+            embedding_norm=self._norm_before(layers.start),
+            layers=tuple(self._layer(index, is_entry=index == layers.start) for index in layers),
+            final_norm=self._norm_after(layers.stop) if share.is_last else None,
+            lm_head=None,
+            embedding_scale=1.0,
+            logits_scale=1.0,
+            logits_softcap=None,
         )
 
-    def _embedding(self, types: Float | None) -> Embedding:
+    def _embedding(self) -> Embedding | SharedEmbedding:
         """Return the token embeddings, with the first text's type in them where there are no learned positions."""
-        config, parameters, name = self.config, self.parameters, self.root + self.names.embedding
-        if types is None:
-            return Embedding(parameters.table(name, config.vocab_size, config.hidden_size))
-        return Embedding(parameters.ops.pack([self._rows(self.names.embedding, config.vocab_size) + types[0]]))
+        config, share = self.config, self.share
+        rows = share.of(config.vocab_size) if share.group.size > 1 else None
+        if config.num_token_types and not config.learned_positions:
+            types = self._rows(self.names.token_types, config.num_token_types)
+            matrix = self._rows(self.names.embedding, config.vocab_size) + types[0]
+            table = self.parameters.ops.pack([matrix if rows is None else matrix[rows.start : rows.stop]])
+        else:
+            name = self.root + self.names.embedding
+            table = self.parameters.table(name, config.vocab_size, config.hidden_size, rows)
+        return shared_embedding(table, share, config.vocab_size)
+
+    def _positions(self) -> Embedding:
+        """Return learned positions, one table for each text of a pair: one look-up adds position and type."""
+        config, names = self.config, self.names
+        tables = [self._rows(names.positions, config.position_offset + config.max_position)[config.position_offset :]]
+        if config.num_token_types:
+            tables = [tables[0] + row for row in self._rows(names.token_types, config.num_token_types)]
+        return Embedding(self.parameters.ops.pack([np.concatenate(tables)]))
 
     def _rows(self, name: str, num_rows: int) -> Float:
         tensor = self.parameters.source.get(f"{self.root}{name}.weight", (num_rows, self.config.hidden_size))
         return tensor.float32()
 
-    def _layer(self, index: int) -> DecoderLayer:
+    def _layer(self, index: int, is_entry: bool) -> DecoderLayer:
+        """is_entry: the stage's first, before which `_norm_before` stands"""
         config, names = self.config, self.names
         prefix = self._prefix(index)
         if config.post_norm:
             mlp_norm: Norm = PostNorm(self._norm(prefix + names.attention_norm))
         else:
             mlp_norm = self._norm(prefix + names.mlp_norm)
+        has_norm = index > 0 and not (config.post_norm and is_entry)
         return DecoderLayer(
-            input_norm=self._norm_after(index) if index else NoNorm(),
+            input_norm=self._norm_after(index) if has_norm else NoNorm(),
             attention=self._attention(index, prefix),
             post_attention_norm=NoNorm(),
             mlp_norm=mlp_norm,
@@ -88,6 +122,12 @@ class _Loading:
             post_mlp_norm=NoNorm(),
             residual_scale=1.0,
         )
+
+    def _norm_before(self, num_layers: int) -> Norm:
+        """Return the norm of what a stage starts with, embeddings or what has passed so many layers."""
+        if num_layers == 0:
+            return self._norm(self.root + self.names.embedding_norm)
+        return self._norm_after(num_layers) if self.config.post_norm else NoNorm()
 
     def _norm_after(self, num_layers: int) -> Norm:
         """Return the norm between the first `num_layers` layers and what follows."""
@@ -108,14 +148,18 @@ class _Loading:
 
     def _attention(self, index: int, prefix: str) -> EncoderAttention:
         config, names, layer = self.config, self.names, self.config.layers[index]
-        size = config.hidden_size
+        size, width = config.hidden_size, config.head_dim
+        heads = [own.query for own in head_shares(config, self.share.group.size)]
+        own = heads[self.share.group.rank]
+        features = range(own.start * width, own.stop * width)
+        widths = [len(others) * width for others in heads]
         return EncoderAttention(
             name=f"layers.{index}.attention",
-            qkv=self._stacked(prefix, names.qkv, (size, size, size), config.qkv_bias),
-            output=self._stacked(prefix, (names.attention_output,), (size,), config.output_bias),
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_heads,
-            head_dim=size // config.num_heads,
+            qkv=self._stacked(prefix, names.qkv, (size,) * 3, config.qkv_bias, features),
+            output=self._to_hidden(prefix + names.attention_output, size, config.output_bias, widths),
+            num_heads=len(own),
+            num_kv_heads=len(own),
+            head_dim=width,
             scale=layer.attention_scale,
             cos_sin=self.ropes[layer.rope] if layer.rope else None,
             sliding_window=layer.sliding_window,
@@ -124,12 +168,22 @@ class _Loading:
     def _mlp(self, prefix: str) -> MLP:
         config, names = self.config, self.names
         size = config.intermediate_size
-        down = self.parameters.linear([prefix + names.down], [config.hidden_size], size, config.mlp_bias)
+        down = self._to_hidden(prefix + names.down, size, config.mlp_bias, self.share.widths(size))
         sizes = (size,) * (2 if config.gated_mlp else 1)
-        inputs = self._stacked(prefix, names.gate_up, sizes, config.mlp_bias)
+        inputs = self._stacked(prefix, names.gate_up, sizes, config.mlp_bias, self.share.of(size))
         return MLP(inputs, down, config.activation, config.gated_mlp)
 
-    def _stacked(self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool) -> Linear:
-        """Read projections of the hidden state that the checkpoint stores one by one, or fused under one name."""
-        out_sizes = sizes if len(parts) == len(sizes) else (sum(sizes),)
-        return self.parameters.linear([prefix + part for part in parts], out_sizes, self.config.hidden_size, bias)
+    def _stacked(self, prefix: str, parts: tuple[str, ...], sizes: tuple[int, ...], bias: bool, own: range) -> Linear:
+        """Read projections of the hidden state that the checkpoint stores one by one, or fused under one name.
+
+        own: this rank's output features of each
+        """
+        is_fused = len(parts) < len(sizes)
+        pieces = pieces_of_stack(self.share, sizes, [own] * len(sizes), is_fused)
+        out_sizes = (sum(sizes),) if is_fused else sizes
+        names = [prefix + part for part in parts]
+        return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)
+
+    def _to_hidden(self, name: str, in_features: int, bias: bool, in_widths: list[int]) -> Linear | SharedLinear:
+        sizes = (self.config.hidden_size, in_features)
+        return projection_to_hidden(self.parameters, self.share, name, sizes, bias, in_widths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from octavo.attention.context import ForwardContext
 from octavo.errors import UnsupportedError
@@ -13,20 +13,10 @@ from octavo.layers.norm import LayerNorm
 from octavo.layers.parameters import Parameters
 from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.sentence_transformers import DenseModule
+from octavo.models.decoder import Decoder
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
-
-
-class Body(Protocol):
-    """What a pooling model needs of a decoder or an encoder; see `CausalLM`."""
-
-    @property
-    def facts(self) -> ModelFacts: ...
-
-    def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]: ...
-
-    def forward(self, token_ids: Int, positions: Int, context: ForwardContext) -> Float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +26,7 @@ class PoolingModel:
     second_text_offset: is added to the positions of a pair's second text
     """
 
-    body: Body
+    body: Decoder
     steps: tuple[HeadStep, ...]
     second_text_offset: int
 

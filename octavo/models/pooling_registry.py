@@ -16,12 +16,13 @@ from octavo.loader.sentence_transformers import DenseModule
 from octavo.loader.weights import WeightSource
 from octavo.models import bert, modernbert, nomic_bert
 from octavo.models.config_reading import norm_epsilon, positive, read_activation
-from octavo.models.decoder_loading import check_unused, load_decoder
+from octavo.models.decoder_loading import load_decoder
 from octavo.models.encoder_config import EncoderConfig, EncoderNames
 from octavo.models.encoder_loading import load_encoder
 from octavo.models.interface import ModelFacts
 from octavo.models.pooling import HeadLayer, Normalise, PoolingModel, Project, load_dense_modules, load_head
 from octavo.models.registry import ARCHITECTURES, Architecture
+from octavo.models.sharing import ModelShare, check_context_parallel, check_sizes
 from octavo.ops.interface import Ops
 
 # Set in a config whose head is made of the output projection: ids of two tokens, that for "no" first.
@@ -150,17 +151,40 @@ def describe_pooling(config: HFConfig) -> PoolingFacts:
     return PoolingFacts(decoder.facts, found.kind, pooling, not decoder.bidirectional, labels, decoder.hidden_size)
 
 
+def check_pooling_sizes(config: HFConfig, tp_size: int, pp_size: int, dcp_size: int) -> None:
+    """Raise ConfigError or UnsupportedError when the model cannot be divided among so many workers."""
+    found = _require(config)
+    if found.family is None:
+        decoder = ARCHITECTURES[found.decoder_name].read_config(config)
+        check_sizes(decoder, tp_size, pp_size)
+        check_context_parallel(decoder, tp_size, dcp_size)
+        return
+    encoder = found.family.read_config(config)
+    check_sizes(encoder, tp_size, pp_size)
+    if dcp_size > 1:
+        raise UnsupportedError(
+            f"decode_context_parallel_size={dcp_size} divides a KV cache, and {encoder.architecture} has none; "
+            "leave it at 1"
+        )
+
+
 def build_pooling_model(
-    config: HFConfig, weights: WeightSource, dense: Sequence[DenseModule], ops: Ops, max_model_len: int
+    config: HFConfig,
+    weights: WeightSource,
+    dense: Sequence[DenseModule],
+    ops: Ops,
+    max_model_len: int,
+    share: ModelShare | None = None,
 ) -> PoolingModel:
-    """Read the weights and build the model for sequences of up to max_model_len tokens.
+    """Read the weights and build the model, or a worker's share of it, for sequences of up to max_model_len tokens.
 
     dense: linear layers on top that sentence-transformers keeps beside the model
+    Every worker has the whole head, which is small; the last stage computes it.
     Raises CheckpointError when tensors are missing, of the wrong shape, or left over.
     """
     found = _require(config)
     num_labels = len(_labels(config))
-    parameters = Parameters(weights, ops)
+    parameters, share = Parameters(weights, ops), share or ModelShare()
     if found.family is None:
         architecture = ARCHITECTURES[found.decoder_name]
         names = architecture.names
@@ -171,15 +195,14 @@ def build_pooling_model(
             steps: tuple[HeadStep, ...] = (_two_way_score(config, architecture, weights, ops),)
         else:
             steps = load_head(_decoder_head(found), parameters, decoder.hidden_size, num_labels)
-        body = load_decoder(decoder, names, weights, ops, max_model_len)
+        body = load_decoder(decoder, names, weights, ops, max_model_len, share)
         return PoolingModel(body, (*steps, *load_dense_modules(dense, ops)), second_text_offset=0)
     family, encoder = found.family, found.family.read_config(config)
     encoder_names, root = _names(family, weights)
     layers = family.heads(config).get(found.kind, ())
     steps = load_head(layers, parameters, encoder.hidden_size, num_labels)
-    body_ = load_encoder(encoder, encoder_names, root, parameters, max_model_len)
-    check_unused(weights, encoder_names.harmless, encoder.architecture)
-    return PoolingModel(body_, (*steps, *load_dense_modules(dense, ops)), body_.second_text_offset)
+    body = load_encoder(encoder, encoder_names, root, parameters, max_model_len, share)
+    return PoolingModel(body, (*steps, *load_dense_modules(dense, ops)), encoder.second_text_offset)
 
 
 def _two_way_score(config: HFConfig, architecture: Architecture, weights: WeightSource, ops: Ops) -> Linear:

@@ -8,6 +8,7 @@ from octavo.distributed.group import Group, SoloGroup
 from octavo.distributed.place import share
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.models.decoder_config import DecoderConfig
+from octavo.models.encoder_config import EncoderConfig
 from octavo.ops.kv_layout import ALL_TOKENS, DealtTokens
 
 
@@ -55,7 +56,7 @@ class HeadShare:
         return [min(self.query.stop, (head + 1) * group) - max(self.query.start, head * group) for head in self.kv]
 
 
-def head_shares(config: DecoderConfig, size: int) -> list[HeadShare]:
+def head_shares(config: DecoderConfig | EncoderConfig, size: int) -> list[HeadShare]:
     """Divide the query heads evenly among ranks, of which several may need the same key/value head.
 
     Whole key/value heads are divided where a rank would have to keep more of them otherwise: reading them is the work.
@@ -71,12 +72,12 @@ def head_shares(config: DecoderConfig, size: int) -> list[HeadShare]:
     return shares
 
 
-def stage_layers(config: DecoderConfig, num_stages: int, stage: int) -> range:
+def stage_layers(config: DecoderConfig | EncoderConfig, num_stages: int, stage: int, has_logits: bool = True) -> range:
     """Return a stage's layers, so that stages have about as many weights; the logits count as their layers' worth."""
     num_layers = len(config.layers)
     attention = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
     layer_weights = config.hidden_size * (attention + (3 if config.gated_mlp else 2) * config.intermediate_size)
-    total = num_layers + config.vocab_size * config.hidden_size / layer_weights
+    total = num_layers + (config.vocab_size * config.hidden_size / layer_weights if has_logits else 0)
 
     def border(stage: int) -> int:
         # every stage has a layer: as many as stages lie before it, and behind it
@@ -85,7 +86,7 @@ def stage_layers(config: DecoderConfig, num_stages: int, stage: int) -> range:
     return range(border(stage), border(stage + 1) if stage + 1 < num_stages else num_layers)
 
 
-def check_sizes(config: DecoderConfig, tp_size: int, pp_size: int) -> None:
+def check_sizes(config: DecoderConfig | EncoderConfig, tp_size: int, pp_size: int) -> None:
     """Raise ConfigError when a model cannot be divided among so many."""
     if pp_size > len(config.layers):
         raise ConfigError(
@@ -113,6 +114,7 @@ def check_context_parallel(config: DecoderConfig, tp_size: int, dcp_size: int) -
             f"of {config.architecture}: tensor_parallel_size must be a multiple of {num_kv * dcp_size}, got {tp_size}"
         )
     obstacles = {
+        "tokens that see later ones": config.bidirectional,
         "sliding windows": any(layer.sliding_window is not None for layer in config.layers),
         "a soft cap on its attention scores": config.attention_softcap is not None,
         "scores that fall with the distance (ALiBi)": config.alibi_max_bias is not None,

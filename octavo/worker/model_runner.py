@@ -65,15 +65,14 @@ class ModelRunner:
     def load_model(self, checkpoint: Checkpoint) -> None:
         weights = open_model_weights(checkpoint, self._config.load)
         max_model_len = self._config.model.max_model_len
+        groups = self._groups
+        share = ModelShare(groups.tensor, groups.pipeline.rank, groups.pipeline.size, groups.context, self._dealt)
         if self._config.model.pooling is None:
-            groups = self._groups
-            stage, num_stages = groups.pipeline.rank, groups.pipeline.size
-            share = ModelShare(groups.tensor, stage, num_stages, groups.context, self._dealt)
             self.model = build_model(checkpoint.config, weights, self.ops, max_model_len, share)
         else:
             files = checkpoint.sentence_transformers
             dense = files.dense if files is not None else ()
-            self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len)
+            self.model = build_pooling_model(checkpoint.config, weights, dense, self.ops, max_model_len, share)
         self._border = StageBorder(self._groups.pipeline, self.model.facts.hidden_size)
         if self._drafter is not None:
             self._drafter.load(self.model, checkpoint)
@@ -218,13 +217,12 @@ class ModelRunner:
         if self._drafts is not None:
             self._drafts.place(step.scheduled_spec_tokens)
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
-        if self._pooling is not None:
-            positions, output_rows = self._pooling.plan(inputs)
-            forward_inputs = ForwardInputs(inputs.token_ids, positions, output_rows, inputs.metadata)
-            return self._pooling.collect(self._bound.forward(forward_inputs))
+        pooled_rows = _NO_ROWS if self._pooling is None else self._pooling.plan(inputs)
         if not self._border.is_last:
             self._border.send(self._forward(inputs, _NO_ROWS))
             return ModelRunnerOutput()
+        if self._pooling is not None:
+            return self._pooling.collect(self._forward(inputs, pooled_rows))
         sampling = inputs.samples.nonzero()[0]
         request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         drafts: list[list[int]] | None = None

@@ -72,8 +72,8 @@ class PoolingStep:
     def remove(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
 
-    def plan(self, inputs: StepInputs) -> tuple[Int, Int]:
-        """Return the positions [T] as the model takes them, and the tokens whose hidden states `collect` needs [N]."""
+    def plan(self, inputs: StepInputs) -> Int:
+        """Move positions to where the model takes them; return the tokens whose hidden states `collect` needs [N]."""
         self._step = []
         positions, rows = inputs.positions, []
         starts = inputs.query_start.tolist()
@@ -86,7 +86,7 @@ class PoolingStep:
             wanted = self._wanted(request, start, end, is_complete)
             self._step.append(_Share(request_id, wanted.stop - wanted.start, is_complete))
             rows.append(wanted)
-        return positions, np.concatenate([np.arange(wanted.start, wanted.stop, dtype=np.int32) for wanted in rows])
+        return np.concatenate([np.arange(wanted.start, wanted.stop, dtype=np.int32) for wanted in rows])
 
     def collect(self, hidden: Float) -> ModelRunnerOutput:
         """Return the results of the requests whose prompt is complete, from the planned hidden states [N, H]."""
