@@ -79,6 +79,7 @@ class SchedulerConfig:
     max_long_partial_prefills: of these, how many may be longer than the threshold
     reserve_full_sequence: admit a prompt only if its whole KV fits now
     num_batches_in_flight: steps that a pipeline works on at the same time, one for each of its stages
+    async_scheduling: a step is scheduled while the one before is computed, before that one's tokens are known
     max_loras: different LoRA adapters in one step
     """
 
@@ -94,6 +95,7 @@ class SchedulerConfig:
     max_num_encoder_tokens: int = 0
     num_lookahead_tokens: int = 0
     num_batches_in_flight: int = 1
+    async_scheduling: bool = False
     max_loras: int = 0
 
 

@@ -107,6 +107,9 @@ class EngineArgs(metaclass=_KnownOptions):
     max_num_partial_prefills: int | None = _option(None, "prompts partly computed at the same time (8)")
     max_long_partial_prefills: int | None = _option(None, "of these, prompts over the threshold (1)")
     scheduling_policy: str = _option("fcfs", "order of requests", get_args(SchedulingPolicy))
+    async_scheduling: bool | None = _option(
+        None, "schedule a step while workers compute the one before (on, where workers are processes of their own)"
+    )
     scheduler_reserve_full_isl: bool = _option(True, "admit a prompt only if all of it fits the KV cache")
     tensor_parallel_size: int = _option(1, "processes that share each layer")
     pipeline_parallel_size: int = _option(1, "processes that share the layers")
@@ -215,7 +218,6 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "enable_sleep_mode": ((False, True), ""),  # AsyncLLM and the server can always sleep
     "enable_prompt_embeds": ((False,), "prompt embeddings are not built"),
     "enable_expert_parallel": ((False,), "mixture-of-experts models are not built"),
-    "async_scheduling": ((None, False), "scheduling is synchronous on CPU"),
     "kv_transfer_config": ((None,), "KV transfer is not built"),
     "ec_transfer_config": ((None,), "multimodal input is not built"),
     "disable_sliding_window": ((False,), "sliding windows are always honoured"),

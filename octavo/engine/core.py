@@ -99,9 +99,17 @@ class EngineCore:
         # before the update: a request that nobody waits for gets no more work and no output
         self._process_queued_aborts()
         outputs = self.scheduler.update_from_output(step, model_output)
+        if model_output.failures and len(model_output.failures) == len(step.num_scheduled_tokens):
+            self._discard_what_followed()
         outputs.scheduler_stats = self.scheduler.make_stats()
         outputs.scheduler_stats.num_step_tokens = step.total_num_scheduled_tokens
         return outputs
+
+    def _discard_what_followed(self) -> None:
+        """After a step that failed as a whole: what was started since may have read what that one never computed."""
+        while self._steps:
+            step, _ = self._steps.finish_oldest()
+            self.scheduler.discard(step)
 
     def _may_start_another(self) -> bool:
         if not self._steps:

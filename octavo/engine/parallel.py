@@ -8,8 +8,11 @@ from octavo.config import EngineArgs, OctavoConfig, ParallelConfig
 from octavo.engine.data_parallel import plan_replicas
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
+from octavo.log import get_logger
 from octavo.models.pooling_registry import check_pooling_sizes
 from octavo.models.registry import check_parallel_sizes
+
+logger = get_logger(__name__)
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size")
 _NETWORK_FREE_METHODS = ("ngram", "suffix")
@@ -41,6 +44,21 @@ def parallel_config(args: EngineArgs) -> ParallelConfig:
         step_timeout_s=args.step_timeout_s * _STEP_TIMEOUT_SHARE or None,
     )
     return replace(config, distributed_executor_backend=_executor_backend(args, config.world_size))
+
+
+def async_scheduling(args: EngineArgs, parallel: ParallelConfig, has_speculation: bool) -> bool:
+    """Decide whether steps are scheduled ahead: by default wherever it can be, for results are the same."""
+    if parallel.distributed_executor_backend in ("uni", "external_launcher"):
+        obstacle = "the worker computes in the scheduler's own process"
+    elif parallel.pipeline_parallel_size > 1:
+        obstacle = "a pipeline has steps of other requests in flight"
+    elif has_speculation:
+        obstacle = "guesses follow from a step's tokens"
+    else:
+        return args.async_scheduling is not False
+    if args.async_scheduling:
+        logger.warning("async_scheduling has no effect: %s", obstacle)
+    return False
 
 
 def check_model_is_divisible(config: OctavoConfig, checkpoint: Checkpoint) -> None:

@@ -21,14 +21,14 @@ from octavo.config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from octavo.config.configs import LogprobsMode, QuantizationMethod, SchedulingPolicy
+from octavo.config.configs import LogprobsMode, QuantizationMethod
 from octavo.config.lora import LoRAConfig
 from octavo.config.option_types import canonical_types
 from octavo.config.pooling import PoolingConfig
 from octavo.config.speculative import SpeculativeConfig
 from octavo.engine.adapters import check_lora, lora_config
 from octavo.engine.grammars import structured_outputs_config
-from octavo.engine.parallel import check_model_is_divisible, parallel_config
+from octavo.engine.parallel import async_scheduling, check_model_is_divisible, parallel_config
 from octavo.engine.pooling_config import pooling_config, with_classifier_tokens
 from octavo.engine.speculation import check_speculation, speculative_config
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, UnsupportedError
@@ -54,16 +54,8 @@ _MAX_BLOCK_SIZE = 2**16  # blocks far longer than any sequence only waste memory
 _DEFAULT_MAX_NUM_SEQS = 256
 _MAX_NUM_SEQS = 2**16  # every row costs memory, busy or not
 _DEFAULT_MAX_NUM_BATCHED_TOKENS = 1024  # matrix products reach full speed far below; larger steps only delay others
-_SAMPLING_DEFAULTS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "max_new_tokens": "max_tokens",
-}
+_SAME_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_SAMPLING_DEFAULTS = {**{name: name for name in _SAME_NAMES}, "max_new_tokens": "max_tokens"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ def resolve(args: EngineArgs) -> ResolvedEngine:
     config = OctavoConfig(
         model=model,
         cache=_cache_config(args, checkpoint, rounds, parallel),
-        scheduler=_scheduler_config(args, max_model_len, speculative, lora),
+        scheduler=_scheduler_config(args, max_model_len, speculative, lora, parallel),
         parallel=parallel,
         load=load,
         observability=_observability_config(args),
@@ -339,7 +331,11 @@ def _cache_dtype(args: EngineArgs, checkpoint: Checkpoint, rounds_activations: b
 
 
 def _scheduler_config(
-    args: EngineArgs, max_model_len: int, speculative: SpeculativeConfig | None, lora: LoRAConfig | None
+    args: EngineArgs,
+    max_model_len: int,
+    speculative: SpeculativeConfig | None,
+    lora: LoRAConfig | None,
+    parallel: ParallelConfig,
 ) -> SchedulerConfig:
     max_num_seqs = _positive("max_num_seqs", args.max_num_seqs, _DEFAULT_MAX_NUM_SEQS, _MAX_NUM_SEQS)
     chunked = args.enable_chunked_prefill is not False
@@ -354,20 +350,19 @@ def _scheduler_config(
             max_num_seqs = budget
         else:
             raise ConfigError(f"max_num_batched_tokens={budget} is smaller than {what}; raise it or lower the other")
-    threshold = args.long_prefill_token_threshold
-    policy: SchedulingPolicy = args.scheduling_policy  # type: ignore[assignment]  # checked against its choices
     return SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         enable_chunked_prefill=chunked,
-        long_prefill_token_threshold=_threshold(threshold, budget),
+        long_prefill_token_threshold=_threshold(args.long_prefill_token_threshold, budget),
         max_num_partial_prefills=_positive("max_num_partial_prefills", args.max_num_partial_prefills, 8),
         max_long_partial_prefills=_positive("max_long_partial_prefills", args.max_long_partial_prefills, 1),
-        policy=policy,
+        policy=args.scheduling_policy,  # type: ignore[arg-type]  # checked against its choices
         reserve_full_sequence=args.scheduler_reserve_full_isl,
         num_lookahead_tokens=0 if speculative is None else speculative.num_lookahead_tokens,
-        num_batches_in_flight=args.pipeline_parallel_size,
+        num_batches_in_flight=parallel.pipeline_parallel_size,
+        async_scheduling=async_scheduling(args, parallel, speculative is not None),
         max_loras=0 if lora is None else lora.max_loras,
     )
 

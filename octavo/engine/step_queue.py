@@ -31,7 +31,9 @@ class StepQueue:
 
     @property
     def has_room(self) -> bool:
-        return len(self._steps) < self._executor.max_concurrent_batches
+        """Whether one more is of use behind those under way: it is not behind an empty one."""
+        newest, _ = self._steps[-1]
+        return len(self._steps) < self._executor.max_concurrent_batches and bool(newest.num_scheduled_tokens)
 
     def complete(self, step: SchedulerOutput) -> SchedulerOutput:
         """Add to a new step what failed ones could not tell the workers."""

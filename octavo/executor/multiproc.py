@@ -32,7 +32,7 @@ class MultiprocExecutor(RemoteExecutor):
 
     def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
         workers = LocalWorkers(config, checkpoint)
-        super().__init__(workers, config.parallel)
+        super().__init__(workers, config)
         self._finalizer = weakref.finalize(self, workers.close)  # also when the interpreter ends
 
 

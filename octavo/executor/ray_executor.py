@@ -31,7 +31,7 @@ class RayExecutor(RemoteExecutor):
 
     def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
         workers = RayWorkers(config, checkpoint)
-        super().__init__(workers, config.parallel)
+        super().__init__(workers, config)
         self._finalizer = weakref.finalize(self, workers.kill)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from octavo.config import ParallelConfig
+from octavo.config import OctavoConfig
 from octavo.distributed.rendezvous import Rendezvous
 from octavo.errors import EngineDeadError, PeerLostError, RequestFailedError
 from octavo.executor.interface import Executor, PendingOutput
@@ -54,9 +54,11 @@ class RemoteWorkers(Protocol):
 class RemoteExecutor(Executor):
     """Speaks with RemoteWorkers; not thread-safe."""
 
-    def __init__(self, workers: RemoteWorkers, parallel: ParallelConfig) -> None:
+    def __init__(self, workers: RemoteWorkers, config: OctavoConfig) -> None:
+        parallel = config.parallel
         self.workers = workers
-        self.max_concurrent_batches = parallel.pipeline_parallel_size
+        # ahead of workers that are never to wait there is one step, in a pipeline there is one for each stage
+        self.max_concurrent_batches = 2 if config.scheduler.async_scheduling else parallel.pipeline_parallel_size
         self._output_rank = parallel.output_rank
         self._step_timeout_s = parallel.step_timeout_s
         self._number = 0  # of the last command

@@ -137,6 +137,25 @@ class Request:
         return self.grammar is not None
 
     @property
+    def awaits_token(self) -> bool:
+        """Whether all that is known is computed or about to be: the next token comes from a step in flight."""
+        return self.num_in_flight > 0 and self.num_computed_tokens >= len(self.all_token_ids)
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether the token that it awaits can be scheduled before it is known: where it is sampled, it is known.
+
+        Surely one comes, nothing outside must see it first, and it will not reach the limit. Should it end the request
+        otherwise, one more was computed in vain.
+        """
+        return (
+            self.num_in_flight > 0
+            and self.num_computed_tokens == len(self.all_token_ids) < self.max_total_tokens - 1
+            and self.grammar is None
+            and self.pooling_params is None
+        )
+
+    @property
     def is_finished(self) -> bool:
         return self.status > RequestStatus.PREEMPTED
 

@@ -14,11 +14,12 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from octavo.config.configs import CacheConfig, SchedulerConfig
-from octavo.errors import ConfigError, InvalidRequestError
+from octavo.errors import InvalidRequestError
 from octavo.kv_cache.manager import KVCacheManager
 from octavo.kv_cache.planning import max_request_tokens
 from octavo.scheduler.adapter_limit import AdapterLimit, adapter_names
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
+from octavo.scheduler.checks import check_can_run, check_config
 from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.hooks import GrammarHook, KVConnector
 from octavo.scheduler.queue import make_queue, priority_key
@@ -54,7 +55,7 @@ class Scheduler:
         # No sequence outgrows the cache: with it to itself, every request can go on.
         self.max_model_len = min(scheduler_config.max_model_len, max_request_tokens(kv_cache_config, max_step_tokens))
         self.config = replace(scheduler_config, max_model_len=self.max_model_len)
-        _check_config(self.config)
+        check_config(self.config)
         self.kv_cache = KVCacheManager(kv_cache_config, cache_config, max_step_tokens, self.max_model_len)
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
@@ -79,7 +80,7 @@ class Scheduler:
         """Queue a request. Raises InvalidRequestError if it can never run."""
         if request.request_id in self.requests:
             raise InvalidRequestError(f"request id {request.request_id} is in use; ids of live requests are unique")
-        self._check_can_run(request)
+        check_can_run(request, self.config, has_grammars=self._grammar is not None, encoder_cache=self._encoder_cache)
         max_tokens = request.sampling_params.max_tokens
         request.max_total_tokens = self.max_model_len
         if max_tokens is not None:
@@ -87,25 +88,6 @@ class Scheduler:
         request.record(EngineCoreEventType.QUEUED, self._clock())
         self.requests[request.request_id] = request
         self.waiting.add(request)
-
-    def _check_can_run(self, request: Request) -> None:
-        name = f"request {request.request_id}"
-        if not 0 < request.num_tokens < self.max_model_len:
-            raise InvalidRequestError(
-                f"{name} has {request.num_tokens} tokens; expected 1 to {self.max_model_len - 1}, one less than the "
-                "longest sequence that model and KV cache hold"
-            )
-        if request.is_structured and self._grammar is None:
-            raise InvalidRequestError(f"{name} asks for structured output, which this engine was started without")
-        if request.items:
-            if self._encoder_cache is None:
-                raise InvalidRequestError(f"{name} has encoder inputs, which this engine was started without")
-            limit = min(self._encoder_cache.max_tokens, self.config.max_num_encoder_tokens)
-            largest = max(item.num_tokens for item in request.items)
-            if largest > limit:
-                raise InvalidRequestError(
-                    f"{name} has an encoder input of {largest} tokens; expected at most {limit}, the encoder budget"
-                )
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """End these requests now, with no output; unknown ids are passed over (they have ended already)."""
@@ -123,10 +105,15 @@ class Scheduler:
         return bool(self.requests) or bool(self._refused)
 
     def awaits_results(self) -> bool:
-        """Say whether nothing can be scheduled before a step that is in flight returns."""
+        """Say whether the next step must not be scheduled before one that is in flight returns: it would be empty.
+
+        With asynchronous scheduling also if requests with grammars, which cannot run ahead, would miss it.
+        """
+        ahead = self.config.async_scheduling
+        if ahead and any(request.is_structured and request.awaits_token for request in self.running):
+            return True
         return not self.waiting and all(
-            request.num_in_flight and request.num_computed_tokens >= len(request.all_token_ids)
-            for request in self.running
+            request.awaits_token and not (ahead and request.may_run_ahead) for request in self.running
         )
 
     # -- one step ------------------------------------------------------------------------------------------------------
@@ -175,6 +162,19 @@ class Scheduler:
         self._refused.clear()
         return self._results.take_outputs(self._clock())
 
+    def discard(self, scheduler_output: SchedulerOutput) -> None:
+        """Drop a step in flight that followed on one that failed: what it read may never have been computed.
+
+        Its requests lose everything that is computed of them, and run again.
+        """
+        expected, requests = self._in_flight.popleft()
+        assert expected is scheduler_output, "steps must be dropped in the order in which they were scheduled"
+        for request in requests:
+            request.num_in_flight -= 1
+            self.kv_cache.forget(request)
+            if request.status is RequestStatus.RUNNING:
+                self._preempt(self.running.index(request), None)
+
     # -- running requests ----------------------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: StepPlan) -> None:
@@ -212,6 +212,8 @@ class Scheduler:
             return 0
         computed = request.num_computed_tokens
         num_new = len(request.all_token_ids) + len(request.spec_token_ids) - computed
+        if num_new == 0 and self.config.async_scheduling and request.may_run_ahead:
+            num_new = 1
         if num_new > 1:
             # a token at the last position would never be read: the sequence ends there
             num_new = min(num_new, plan.tokens_left, self.max_model_len - 1 - computed)
@@ -374,18 +376,3 @@ class Scheduler:
     def take_kv_events(self) -> list[KVCacheEvent]:
         """Return the KV cache events since the last call; empty unless they are enabled."""
         return self.kv_cache.take_events()
-
-
-def _check_config(config: SchedulerConfig) -> None:
-    if config.max_model_len < 2:
-        raise ConfigError(
-            f"The KV cache holds sequences of at most {config.max_model_len} tokens; at least 2 are needed. "
-            "Raise the KV cache memory or the number of blocks."
-        )
-    # the last token of a sequence is never computed
-    if not config.enable_chunked_prefill and config.max_num_batched_tokens < config.max_model_len - 1:
-        raise ConfigError(
-            f"Without chunked prefill a whole prompt must fit into one step: max_num_batched_tokens="
-            f"{config.max_num_batched_tokens} is below max_model_len={config.max_model_len}. Raise it, lower "
-            "max_model_len, or enable chunked prefill."
-        )

@@ -78,6 +78,7 @@ class FakeExecutor:
         self.num_blocks = num_blocks
         self.rows: dict[str, Row] = {}
         self.slots: dict[tuple[int, int], tuple[int, int, int]] = {}  # (block, offset) -> (group, salt, digest)
+        self.is_spoilt = False  # a step has failed, and what was scheduled after it counts for nothing
         self._salts = salts
         self._num_drafts = num_drafts
         self._chance = chance or random.Random(0)
@@ -90,7 +91,12 @@ class FakeExecutor:
             self._add_row(new)
         self._update_rows(output)
         assert set(output.num_scheduled_tokens) <= set(self.rows)
+        if self.is_spoilt:
+            for request_id, count in output.num_scheduled_tokens.items():
+                self._spoil(self.rows[request_id], count)
+            return ModelRunnerOutput()
         if fails:
+            self.is_spoilt = True
             return ModelRunnerOutput(failures=dict.fromkeys(output.num_scheduled_tokens, "broken"))
         sequences = {
             request_id: self._store(request_id, output.scheduled_spec_tokens.get(request_id, []), count)
@@ -118,7 +124,7 @@ class FakeExecutor:
             cached.request_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             row = self.rows[request_id]
-            assert row.num_computed == computed, f"{request_id}: worker has {row.num_computed}, told {computed}"
+            assert row.num_computed == computed or self.is_spoilt, f"worker has {row.num_computed}, told {computed}"
             for table, new_blocks in zip(row.tables, blocks or ([],) * len(row.tables), strict=True):
                 table.extend(new_blocks)
 
@@ -136,6 +142,12 @@ class FakeExecutor:
                 assert 0 < block_id < self.num_blocks, f"{request_id}: position {position} has no block"
                 self.slots[block_id, position % group.spec.block_size] = (group_id, row.salt, digests[position])
         return digests
+
+    def _spoil(self, row: Row, count: int) -> None:
+        for group_id, group in enumerate(self.groups):
+            for position in range(row.num_computed, row.num_computed + count):
+                block_id = row.tables[group_id][position // group.spec.block_size]
+                self.slots[block_id, position % group.spec.block_size] = (group_id, row.salt, 0)
 
     def _read(self, row: Row, digests: list[int], count: int) -> None:
         """Check every key that the queries at num_computed .. num_computed + count - 1 see."""

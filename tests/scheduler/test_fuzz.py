@@ -89,7 +89,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     max_model_len = draw(st.integers(16, 48))
     chunked = draw(st.sampled_from([True, True, True, False]))
     budget = draw(st.integers(2, 40)) if chunked else max_model_len
-    num_drafts = draw(st.sampled_from([0, 0, 2, 4]))
+    runs_ahead = draw(st.sampled_from([False, False, True]))
+    num_drafts = 0 if runs_ahead else draw(st.sampled_from([0, 0, 2, 4]))
     config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=draw(st.integers(1, 8)),
@@ -101,8 +102,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         reserve_full_sequence=draw(st.booleans()),
         num_lookahead_tokens=draw(st.sampled_from([0, num_drafts])),
+        async_scheduling=runs_ahead,
     )
-    num_in_flight = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    num_in_flight = 2 if runs_ahead else draw(st.sampled_from([1, 1, 1, 2, 3]))
     return Scenario(
         layout=draw(st.sampled_from(LAYOUTS)),
         spare_blocks=draw(st.integers(0, 30)),
@@ -111,7 +113,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         num_drafts=num_drafts,
         num_in_flight=num_in_flight,
-        failure_rate=draw(st.sampled_from([0.0, 0.0, 0.05])) if num_in_flight == 1 else 0.0,
+        failure_rate=draw(st.sampled_from([0.0, 0.0, 0.05])) if num_in_flight == 1 or runs_ahead else 0.0,
         chance_seed=draw(st.integers(0, 2**32)),
         requests=tuple(draw(st.lists(fuzz_requests, min_size=1, max_size=7))),
     )
@@ -207,11 +209,16 @@ class Fuzz:
     def _update(self) -> None:
         if not self.in_flight:
             return
-        for message in self.scheduler.update_from_output(*self.in_flight.popleft()).outputs:
+        step, result = self.in_flight.popleft()
+        for message in self.scheduler.update_from_output(step, result).outputs:
             assert message.request_id not in self.reasons, "output after the end"
             self.got[message.request_id] += message.new_token_ids
             if message.finish_reason is not None:
                 self.reasons[message.request_id] = str(message.finish_reason)
+        if result.failures:
+            while self.in_flight:
+                self.scheduler.discard(self.in_flight.popleft()[0])
+            self.executor.is_spoilt = False
 
     def _check_output(self, output: SchedulerOutput) -> None:
         config = self.scenario.config
