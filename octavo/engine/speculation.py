@@ -66,7 +66,8 @@ def speculative_config(args: EngineArgs, checkpoint: Checkpoint, load: LoadConfi
     if method == "ngram":
         _complete_lookup(values)
     elif method == "suffix":
-        values.setdefault("num_speculative_tokens", values.get("suffix_decoding_max_tree_depth", 24))
+        depth = values.get("suffix_decoding_max_tree_depth", 24)
+        values.setdefault("num_speculative_tokens", min(depth, _MAX_TOKENS))
     elif method == "mtp":
         check_mtp(draft_config(draft.get("model"), draft.get("revision"), checkpoint, load))
         values.setdefault("num_speculative_tokens", 1)
@@ -98,8 +99,9 @@ def check_speculation(config: OctavoConfig, facts: ModelFacts, checkpoint: Check
 
 def _method(values: Mapping[str, Any], checkpoint: Checkpoint, load: LoadConfig) -> SpeculativeMethod:
     method, model = values.get("method"), values.get("model")
-    if model is not None and not isinstance(model, str):
-        raise ConfigError(f"speculative_config.model must be the name of what guesses, got {model!r}")
+    for name in ("model", "revision"):
+        if not isinstance(values.get(name, ""), str):
+            raise ConfigError(f"speculative_config.{name} must be a name, of what guesses, got {values[name]!r}")
     if method is None and model is not None:
         if model == "ngram":
             return "ngram"
@@ -165,4 +167,6 @@ def _complete_lookup(values: dict[str, Any]) -> None:
     most = values.get("prompt_lookup_max", least)
     if least > most:
         raise ConfigError(f"speculative_config.prompt_lookup_min={least} is over prompt_lookup_max={most}")
+    if most > _MAX_TOKENS:  # each size takes a table of the whole text
+        raise ConfigError(f"speculative_config.prompt_lookup_max must be at most {_MAX_TOKENS}, got {most}")
     values["prompt_lookup_min"], values["prompt_lookup_max"] = least, most

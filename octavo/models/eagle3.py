@@ -25,7 +25,13 @@ from octavo.models.config_reading import positive, read_decoder_config, refuse
 from octavo.models.decoder import Decoder, DecoderLayer, layer_specs
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import DecoderLoading, check_unused
-from octavo.models.hidden_drafts import HiddenDraft, check_architecture, check_made_for, rope_table
+from octavo.models.hidden_drafts import (
+    HiddenDraft,
+    check_architecture,
+    check_made_for,
+    checked_ids,
+    rope_table,
+)
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -163,9 +169,4 @@ def _token_ids(config: HFConfig, own: Eagle3Config, parameters: Parameters) -> I
             )
         return None
     token_ids = np.arange(own.vocab_size, dtype=np.int32) + parameters.ids("d2t", own.vocab_size)
-    if token_ids.min() < 0 or token_ids.max() >= own.decoder.vocab_size:
-        raise CheckpointError(
-            f"{config.source}: d2t leads to tokens {token_ids.min()} to {token_ids.max()}, beyond the vocabulary of "
-            f"{own.decoder.vocab_size}"
-        )
-    return token_ids
+    return checked_ids(config, "d2t", token_ids, own.decoder.vocab_size)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from octavo.attention.context import ForwardContext
-from octavo.errors import ConfigError, UnsupportedError
+from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.layers.linear import Linear
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import SharedLinear
@@ -103,6 +103,16 @@ def check_made_for(config: HFConfig, model: ModelFacts, **sizes: int) -> None:
                 f"{config.source}: made for a model with {name} {size}, but that of {model.architecture} here is "
                 f"{getattr(model, name)}; take what was trained for this model"
             )
+
+
+def checked_ids(config: HFConfig, name: str, token_ids: Int, vocab_size: int) -> Int:
+    """Return the ids that a tensor gives. Raises CheckpointError where they are none of the model's."""
+    if token_ids.min() < 0 or token_ids.max() >= vocab_size:
+        raise CheckpointError(
+            f"{config.source}: {name} leads to tokens {token_ids.min()} to {token_ids.max()}, beyond the vocabulary of "
+            f"{vocab_size}"
+        )
+    return token_ids
 
 
 def side_by_side(

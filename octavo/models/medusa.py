@@ -18,7 +18,7 @@ from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
 from octavo.models.config_reading import positive
 from octavo.models.decoder_loading import check_unused
-from octavo.models.hidden_drafts import check_made_for
+from octavo.models.hidden_drafts import check_made_for, checked_ids
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops, Weight
 
@@ -101,10 +101,11 @@ def load_medusa(config: HFConfig, weights: WeightSource, model: ModelFacts, ops:
     unread = "|".join(str(head) for head in range(count, own.num_heads)) or "none"
     more = rf"^(medusa_heads?\.)?((blocks|lm_heads)\.)?({unread})\."
     check_unused(weights, [more, r"(^|\.)token_map$"], "Medusa")
-    return MedusaHeads(tuple(heads), _token_ids(parameters, own.vocab_size, model.vocab_size))
+    return MedusaHeads(tuple(heads), _token_ids(config, parameters, own.vocab_size, model.vocab_size))
 
 
-def _token_ids(parameters: Parameters, vocab_size: int, model_vocab_size: int) -> Int:
+def _token_ids(config: HFConfig, parameters: Parameters, vocab_size: int, model_vocab_size: int) -> Int:
     if vocab_size == model_vocab_size:
         return np.arange(vocab_size, dtype=np.int32)
-    return parameters.ids("token_map" if parameters.source.has("token_map") else "medusa_heads.token_map", vocab_size)
+    name = "token_map" if parameters.source.has("token_map") else "medusa_heads.token_map"
+    return checked_ids(config, name, parameters.ids(name, vocab_size), model_vocab_size)

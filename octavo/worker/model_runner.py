@@ -162,7 +162,7 @@ class ModelRunner:
 
     def _draft_step(self, config: SpeculativeConfig) -> DraftStep:
         max_rows = self._max_logits_rows()
-        max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens)
+        max_tokens = min(max_rows, self._config.scheduler.max_num_batched_tokens, self._config.model.max_model_len)
         block_sizes = [group.spec.block_size for group in self._plan.groups]
         guess_seconds, drafter = 0.0, self._drafter
         if drafter is not None:

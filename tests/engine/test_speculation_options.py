@@ -35,6 +35,7 @@ def test_defaults_are_those_of_vllm():
     assert decide(method="ngram", num_speculative_tokens=4, prompt_lookup_min=2).prompt_lookup_max == 2
     assert decide(method="suffix").num_speculative_tokens == 24
     assert decide(method="suffix", suffix_decoding_max_tree_depth=9).num_speculative_tokens == 9
+    assert decide(method="suffix", suffix_decoding_max_tree_depth=500).num_speculative_tokens == 128
 
 
 def test_short_forms_and_keys_that_ask_for_nothing():
@@ -63,6 +64,7 @@ def test_guesses_by_batch_size():
         ({"method": "ngram", "num_speculative_tokens": 129}, "1 to 128"),
         ({"method": "ngram", "num_speculative_tokens": "4"}, "whole number"),
         ({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 6, "prompt_lookup_max": 5}, "6"),
+        ({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 10**9}, "at most 128, got 1000000000"),
         ({"method": "ngrams", "num_speculative_tokens": 4}, "ngram, suffix"),
         ({"method": "suffix", "num_speculative_token": 4}, "did you mean num_speculative_tokens"),
         ({"method": "suffix", "suffix_decoding_min_token_prob": float("nan")}, "at least 0"),
@@ -73,6 +75,7 @@ def test_guesses_by_batch_size():
         ({"method": "medusa", "num_speculative_tokens": 4}, "needs model"),
         ({"method": "eagle3", "model": "some/draft"}, "num_speculative_tokens"),
         ({"method": "eagle3", "model": 3, "num_speculative_tokens": 4}, "name"),
+        ({"method": "eagle3", "model": "some/draft", "revision": 3, "num_speculative_tokens": 4}, "revision"),
         ({"method": "suffix", "model": "some/draft"}, "no meaning"),
     ],
     ids=str,

@@ -290,11 +290,13 @@ def test_weights_that_know_what_comes_guess_it(certain, method):
 # -- what does not fit -------------------------------------------------------------------------------------------------
 
 
-def changed(case: Case, folder: Path, config: dict, without: str = "", **wish) -> dict:
-    """Return the wish for a copy of the case's weights with another config, and without a tensor."""
+def changed(case: Case, folder: Path, config: dict, without: str = "", moved: str = "", **wish) -> dict:
+    """Return the wish for a copy of the case's weights with another config, without a tensor, and with one too high."""
     source = Path(case.wish["model"])
     tensors = load_file(source / "model.safetensors")
     tensors.pop(without, None)
+    if moved:
+        tensors[moved] = tensors[moved] + VOCAB_SIZE
     written = write_weights(folder, {**json.loads((source / "config.json").read_text()), **config}, tensors)
     return {**case.wish, "model": written, **wish}
 
@@ -310,7 +312,9 @@ def changed(case: Case, folder: Path, config: dict, without: str = "", **wish) -
         ("eagle3", {"target_hidden_size": 48}, "", {}, "hidden_size 48, but .* is 64"),
         ("eagle3, own sizes", {"eagle_aux_hidden_state_layer_ids": None}, "", {}, r"got \[2, 1, -1\], the default"),
         ("eagle3, own sizes", {}, "d2t", {}, "draft_vocab_size is 200 of 320, but .* 'd2t'"),
+        ("eagle3, own sizes", {}, "", {"moved": "d2t"}, "d2t leads to tokens .*, beyond the vocabulary of 320"),
         ("eagle3", {}, "midlayer.hidden_norm.weight", {}, "no tensor 'layers.0"),
+        ("medusa", {}, "", {"moved": "token_map"}, "token_map leads to tokens .*, beyond the vocabulary of 320"),
         ("medusa", {"hidden_size": 48}, "", {}, "hidden_size 48, but .* is 64"),
         ("medusa", {}, "", {"num_speculative_tokens": 4}, "=4, but .* has 3 Medusa heads"),
         ("medusa", {}, "medusa_heads.lm_heads.1.weight", {}, "no tensor 'medusa_heads.lm_heads.1.weight'"),
@@ -324,6 +328,16 @@ def test_weights_that_do_not_fit_are_refused_with_what_they_are_for(
     engine = {"tensor_parallel_size": wished.pop("tensor_parallel_size", 1)}
     with pytest.raises((ConfigError, CheckpointError, UnsupportedError), match=words):
         LLM(cases[name].model, speculative_config=wished, **engine, **ROOMY)
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3", "mtp"])
+def test_guesses_beyond_the_last_position_of_a_short_model(cases, name):
+    """More guesses than positions; the steps in which costs are measured are no longer either."""
+    case, params = cases[name], SamplingParams(temperature=0, ignore_eos=True)
+    plain = run(LLM(case.model, max_model_len=9, **ROOMY), [[5, 6], [7] * 8], params)
+    with guessing():
+        llm = LLM(case.model, speculative_config=case.wish, max_model_len=9, **ROOMY)
+        assert [comparable(output) for output in run(llm, [[5, 6], [7] * 8], params)] == [*map(comparable, plain)]
 
 
 def test_a_model_without_mtp_layers_is_refused(cases):
