@@ -149,11 +149,12 @@ class StartingProcess:
             hosts.wait_for(start.rank)
         self._handle.replicas.add(CoreSupervisor(start, self._new_child, self._policy))
 
-    def _new_child(self, start: StartCore) -> EngineChild:
+    def _new_child(self, start: StartCore) -> EngineChild | None:
         handle, local = self._handle, self._plan.local
         rank = self._plan.served[start.rank]
         if handle.hosts is not None and rank not in local:
-            return RemoteChild(handle.hosts, start)
+            link = handle.hosts.link(start.rank)
+            return None if link is None else RemoteChild(link, start)
         return CoreChild(handle.context, str(handle.place.path), start, (rank - local.start, len(local)))
 
     def _wait_until_ready(self, rank: int) -> CoreReady:

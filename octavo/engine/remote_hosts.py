@@ -16,7 +16,15 @@ import msgspec
 import zmq
 
 from octavo.engine import host_messages as wire
-from octavo.engine.core_messages import FrontMessage, Note, StartCore, StepDone, decode_front_message, decode_note
+from octavo.engine.core_messages import (
+    CoreFailed,
+    FrontMessage,
+    Note,
+    StartCore,
+    StepDone,
+    decode_front_message,
+    decode_note,
+)
 from octavo.errors import ConfigError
 from octavo.log import get_logger
 from octavo.types.messages import EngineCoreOutputs
@@ -97,7 +105,8 @@ class RemoteHosts:
     def link(self, rank: int) -> HostLink | None:
         """Return the connection of a rank's host, None while there is none."""
         with self._changed:
-            return self._links.get(rank)
+            link = self._links.get(rank)
+            return None if link is None or link.reader.is_ended else link
 
     def close(self) -> None:
         """Let the hosts go; idempotent."""
@@ -175,25 +184,17 @@ class RemoteHosts:
 class RemoteChild:
     """A replica's process on another machine; to a supervisor the same as a CoreChild."""
 
-    def __init__(self, hosts: RemoteHosts, start: StartCore) -> None:
-        """Without a host the process is gone at once, and the supervisor tries again later."""
-        self._link = hosts.link(start.rank)
+    def __init__(self, link: HostLink, start: StartCore) -> None:
+        self._link = link
         self._number = start.number
         self._is_started = False
         self._status: int | None = None
         self._messages: list[FrontMessage] = []
         self._notes: list[Note] = []
         self._process_id = 0
-        self._no_host: socket.socket | None = None
-        if self._link is None:
-            self._no_host, other = socket.socketpair()
-            other.close()
-        else:
-            limits = {name: start.options[name] for name in wire.SHARED_LIMITS if start.options.get(name) is not None}
-            self._link.send(wire.StartHosted(start.number, limits))
-        connection = self._no_host or (self._link and self._link.connection)
-        assert connection
-        self.output_fd = self.lifeline_fd = connection.fileno()
+        limits = {name: start.options[name] for name in wire.SHARED_LIMITS if start.options.get(name) is not None}
+        link.send(wire.StartHosted(start.number, limits))
+        self.output_fd = self.lifeline_fd = link.connection.fileno()
 
     @property
     def process_id(self) -> int:
@@ -201,10 +202,10 @@ class RemoteChild:
         return self._process_id
 
     def connect(self) -> None:
-        self._send(wire.ConnectHosted())
+        self._link.send(wire.ConnectHosted())
 
     def send(self, message: bytes) -> None:
-        self._send(wire.ToHosted(message))
+        self._link.send(wire.ToHosted(message))
 
     def receive(self) -> list[FrontMessage]:
         self._read()
@@ -220,19 +221,10 @@ class RemoteChild:
 
     def close(self, stop_message: bytes | None = None) -> int:
         if self._status is None:
-            self._send(wire.EndHosted(asks_first=stop_message is not None))
-        if self._no_host is not None:
-            self._no_host.close()
+            self._link.send(wire.EndHosted(asks_first=stop_message is not None))
         return _LOST if self._status is None else self._status
 
-    def _send(self, message: wire.ToHost) -> None:
-        if self._link is not None:
-            self._link.send(message)
-
     def _read(self) -> None:
-        if self._link is None:
-            self._status = _LOST
-            return
         for data in self._link.reader.read():
             message = wire.decode_from_host(data)
             if isinstance(message, wire.HostedStarted):
@@ -248,6 +240,7 @@ class RemoteChild:
                 self._status = message.status
         if self._link.reader.is_ended and self._status is None:
             self._status = _LOST
+            self._notes.append(CoreFailed("the connection to its host has ended"))
 
 
 def _in_our_time(message: FrontMessage) -> FrontMessage:

@@ -65,6 +65,7 @@ class CoreSupervisor:
     """Owns the present process, the journal of requests and the unanswered calls.
 
     Outputs and the error of the end are taken from `outputs` and `dead_error`.
+    launch: starts a process; None: for now there is no machine for it
     before_close: called when the file descriptors of the present process are about to be closed
     has_stand_in: says whether others do the work meanwhile: then it is never given up, and rests a while instead
     """
@@ -72,18 +73,18 @@ class CoreSupervisor:
     def __init__(
         self,
         start: wire.StartCore,
-        launch: Callable[[wire.StartCore], EngineChild],
+        launch: Callable[[wire.StartCore], EngineChild | None],
         policy: RecoveryPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = CoreState.STARTING
+        self.state = CoreState.WAITING
         self.limits: wire.CoreReady | None = None  # of the first core; all later ones get the same
         self.start_error: RaisedError | None = None
         self.dead_error: EngineDeadError | None = None
         self.outputs: deque[EngineCoreOutputs] = deque()
-        self.restart_at: float | None = None  # clock time of the next attempt; None: nothing to wait for
+        self.restart_at: float | None = clock()  # clock time of the next attempt; None: nothing to wait for
         self.before_close: Callable[[], None] = lambda: None
-        self.is_resting = False  # it died too often, and is tried again later
+        self.is_resting = False  # it died too often, or has no machine, and is tried again later
         self.has_stand_in: Callable[[], bool] = lambda: False
         self.start = start  # of the present or the next core
         self._name = "the engine's process" + (
@@ -105,7 +106,9 @@ class CoreSupervisor:
         self._num_preemptions_before = 0  # by cores that have died
         self._num_preemptions = 0
         self._orders = StandingOrders()
-        self.child: EngineChild | None = launch(start)
+        self._hostless_since: float | None = None
+        self.child: EngineChild | None = None
+        self._start_if_due()
 
     # -- requests and calls --------------------------------------------------------------------------------------------
 
@@ -265,6 +268,7 @@ class CoreSupervisor:
         self._num_failed_starts += self.state is not CoreState.READY
         delay_s = self._policy.retry_delay_s * 2 ** (self._num_failed_starts - 1) if self._num_failed_starts else 0.0
         self.state = CoreState.WAITING
+        self.start = msgspec.structs.replace(self.start, number=self.start.number + 1)
         self.restart_at = self._clock() + max(delay_s, rest_s)
         self._start_if_due()
 
@@ -284,11 +288,23 @@ class CoreSupervisor:
         if self.state is not CoreState.WAITING or self.restart_at is None or self._clock() < self.restart_at:
             return
         self.restart_at = None
-        self.start = msgspec.structs.replace(self.start, number=self.start.number + 1)
-        self.state = CoreState.STARTING
         self.child = self._launch(self.start)
+        if self.child is None:
+            self._wait_for_host()
+            return
+        self.state, self._hostless_since = CoreState.STARTING, None
         self._silence = SilenceWatch(self._start_timeout_s)
         self._watch_silence(was_heard=False)
+
+    def _wait_for_host(self) -> None:
+        now = self._clock()
+        if self._hostless_since is None:
+            self._hostless_since = now
+            logger.warning("%s has no host: it starts when one connects", self._name)
+        self.is_resting = True
+        self.restart_at = now + _HOST_RETRY_S
+        if now - self._hostless_since > self._policy.window_s and not self.has_stand_in():
+            self._give_up(f"no host for {self._policy.window_s:g} s")
 
     def _fail_condemned(self, request_ids: Sequence[str]) -> None:
         if not request_ids:
@@ -306,7 +322,7 @@ class CoreSupervisor:
     def _give_up(self, reason: str) -> None:
         policy = self._policy
         text = f"{self._name} died ({reason})"
-        if self.limits is not None:
+        if self.limits is not None and self._hostless_since is None:
             text = (
                 f"{self._name} died more than {policy.max_deaths} times in a row in {policy.window_s:g} s "
                 f"without having computed anything; {reason}"
@@ -347,4 +363,5 @@ class CoreSupervisor:
 
 # What a process never gets by its own doing; the first is also what it gets when the machine is out of memory.
 _SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_HOST_RETRY_S = 0.25
 _START_MARGIN = 10  # a later start may take so many times as long as the first

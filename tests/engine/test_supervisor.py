@@ -74,11 +74,14 @@ class Paper:
 
     def __init__(self, **policy: Any) -> None:
         self.children: list[PaperChild] = []
+        self.has_host = True
         self.now = 1000.0
         start = StartCore({"max_model_len": None, "seed": 3}, 0)
         self.supervisor = CoreSupervisor(start, self.launch, RecoveryPolicy(**policy), clock=lambda: self.now)
 
-    def launch(self, start: StartCore) -> PaperChild:
+    def launch(self, start: StartCore) -> PaperChild | None:
+        if not self.has_host:
+            return None
         self.children.append(PaperChild(start))
         return self.children[-1]
 
@@ -470,3 +473,37 @@ def test_closing_between_two_cores_starts_no_other():
     paper.now += 10
     paper.supervisor.receive()
     assert len(paper.children) == 2
+
+
+def test_a_core_without_a_host_waits_for_one_and_counts_no_deaths(caplog):
+    paper = ready_paper(max_deaths=1, window_s=60.0)
+    paper.supervisor.has_stand_in = lambda: True
+    paper.supervisor.add_request(request("a"))
+    for _ in range(3):
+        paper.has_host = False
+        paper.child.status = -signal.SIGKILL  # as of one whose host has gone
+        paper.die()
+        num_starts = len(paper.children)
+        for _ in range(400):  # it looks for a host now and then
+            paper.now += 1.0
+            paper.supervisor.receive()
+        assert (paper.supervisor.state, len(paper.children)) == (CoreState.WAITING, num_starts)
+        paper.has_host = True
+        paper.now += 1.0
+        paper.supervisor.receive()
+        paper.now = paper.supervisor.restart_at or paper.now
+        assert paper.become_ready().added() == {"a": []}
+    assert sum("has no host" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_a_core_without_a_host_is_given_up_after_a_while_where_no_other_is():
+    paper = ready_paper(window_s=60.0)
+    paper.has_host = False
+    paper.die()
+    for _ in range(59):
+        paper.now += 1.0
+        paper.supervisor.receive()
+    assert paper.supervisor.dead_error is None
+    paper.now += 2.0
+    paper.supervisor.receive()
+    assert "no host for 60 s" in str(paper.supervisor.dead_error)
