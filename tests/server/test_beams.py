@@ -38,7 +38,7 @@ def test_chats_can_be_searched_too(tiny: Server):
     [
         ({"stream": True}, "stream"),
         ({"stop": "x"}, "stop"),
-        ({"n": 11}, "beam_width"),
+        ({"n": 11}, "n"),
         ({"top_p": 0.5}, "top_p"),
         ({"thinking_token_budget": 3}, "thinking_token_budget"),
     ],
@@ -50,3 +50,5 @@ def test_what_a_search_cannot_do_is_refused(tiny: Server, fields: dict, name: st
 
 def test_what_only_a_search_can_do_is_refused_without_one(tiny: Server):
     assert tiny.complete(prompt="abc", length_penalty=2).error["param"] == "length_penalty"
+    shorter = tiny.complete(prompt="abc", use_beam_search=True, n=2, max_tokens=3, temperature=0, length_penalty=2)
+    assert shorter.status == 200 and len(shorter.json["choices"]) == 2

@@ -175,6 +175,22 @@ def test_echoed_tokens_join_to_the_text_and_have_logprobs(tiny: Server, max_toke
         )
 
 
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_offsets_are_places_in_the_text_whatever_tokens_are_called(tiny: Server, as_ids: bool):
+    """Special tokens that the text leaves out, and names such as token_id:7, moved what came after them."""
+    shape = dict(max_tokens=6, temperature=1, seed=4, allowed_token_ids=[1, 2, 68, 300], ignore_eos=True, logprobs=0)
+    choice = tiny.complete(
+        prompt="<|im_start|>ab", **shape, echo=True, return_token_ids=True, return_tokens_as_token_ids=as_ids
+    ).json["choices"][0]
+    expected, place, ids = [], 0, choice["prompt_token_ids"] + choice["token_ids"]
+    for number, token_id in enumerate(ids):
+        expected.append(place)
+        is_hidden = token_id in (1, 2) and number >= len(choice["prompt_token_ids"])
+        place += 0 if is_hidden else len(tiny.post("/detokenize", tokens=[token_id]).json["prompt"])
+    assert choice["logprobs"]["text_offset"] == expected and place == len(choice["text"])
+    assert set(choice["token_ids"]) & {1, 2} and set(choice["token_ids"]) - {1, 2}
+
+
 def test_a_scored_prompt_is_scored_the_same_again(tiny: Server):
     """Prompt logprobs do not come from the prefix cache, and do not differ because of it."""
     prompt = list(range(40, 73))

@@ -245,6 +245,23 @@ def test_a_client_that_offers_http_2_is_answered_over_http_1(tiny: Server, in_on
                 assert reply.startswith(b"HTTP/1.1 200"), reply
 
 
+def test_a_client_of_http_1_0_gets_its_stream_without_chunks(tiny: Server):
+    """Such as nginx with its defaults; its chunks' sizes stood between the events."""
+    body = b'{"prompt": "a", "max_tokens": 3, "stream": true, "ignore_eos": true}'
+    for path, sent in (("/v1/completions", body), ("/tokenize", b'{"prompt": "a"}')):
+        with socket.create_connection(("127.0.0.1", tiny.port), timeout=10) as connection:
+            head = b"POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            connection.sendall(head % (path.encode(), len(sent)) + sent)
+            reply = b"".join(iter(lambda: connection.recv(65536), b""))  # to the end of the connection
+        fields, _, text = reply.partition(b"\r\n\r\n")
+        assert b"connection: close" in fields and b"chunked" not in fields
+        if path == "/tokenize":
+            assert json.loads(text)["count"] == 1 and b"content-length" in fields
+        else:
+            assert text.startswith(b"data: {") and text.endswith(b"data: [DONE]\n\n")
+            assert all(line.startswith(b"data: ") for line in text.split(b"\n\n")[:-1])
+
+
 def test_a_server_behind_a_path_of_a_proxy(tiny_engine: Engine):
     """One that takes the path off before it passes a request on, and one that does not."""
     server = tiny_engine.serve(root_path="/ai", api_key=["k"])

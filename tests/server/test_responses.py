@@ -209,7 +209,7 @@ def test_the_store_forgets_the_least_recently_used():
         ({"conversation": "c"}, "conversation"),
         ({"background": True, "store": False}, "background"),
         ({"background": True, "stream": True}, "background"),
-        ({"max_output_tokens": 0}, "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
         ({"metadata": {"k": 1}}, "metadata"),
     ],

@@ -83,6 +83,13 @@ def test_a_bad_line_gets_an_error_and_its_neighbours_their_answers(
     assert (counts.completed, counts.failed) == (2, 1)
 
 
+def test_errors_name_the_field_of_the_line(tiny_engine: Engine, tiny: Server):
+    chat = line("c", "/v1/chat/completions", messages=HI, logprobs=True, top_logprobs=21)
+    marked = b"\xef\xbb\xbf" + json.dumps(line("d", prompt="abc", **GREEDY)).encode()  # as Windows' editors begin files
+    results, counts = run(tiny_engine, tiny, chat, marked)
+    assert results[0]["response"]["body"]["error"]["param"] == "top_logprobs" and counts.completed == 1
+
+
 def test_blank_lines_are_nothing(tiny_engine: Engine, tiny: Server):
     assert run(tiny_engine, tiny, b"", b"  \n") == ([], BatchCounts(0, 0))
 

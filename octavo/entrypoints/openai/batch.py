@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from octavo.entrypoints.openai.body import convert, load_json, warn_of_unknown
+from octavo.entrypoints.openai.body import load_json, typed, warn_of_unknown
 from octavo.entrypoints.openai.chat import create_chat_completion
 from octavo.entrypoints.openai.completions import create_completion
 from octavo.entrypoints.openai.embeddings import create_embeddings
-from octavo.entrypoints.openai.errors import HTTPError, as_http_error, error_body
+from octavo.entrypoints.openai.errors import HTTPError, as_http_error, error_body, named_as_in
 from octavo.entrypoints.openai.http import JSONHandler
 from octavo.entrypoints.openai.protocol.chat import ChatCompletionRequest
 from octavo.entrypoints.openai.protocol.common import ErrorResponse
@@ -124,9 +124,9 @@ async def _answer(server: ServerState, data: bytes, seen: set[str]) -> BatchResu
         custom_id = given if isinstance(given, str) else None
         line = _check(fields, custom_id, seen)
         request_type, handler = ENDPOINTS[line.url]
-        request = convert(line.body, request_type)
-        warn_of_unknown(request_type.__name__, line.body, request_type.__struct_fields__)
-        body = await handler(server, request, RequestContext(None))
+        request = typed(line.body, request_type)
+        with named_as_in(request):
+            body = await handler(server, request, RequestContext(None))
     except EngineDeadError:
         raise
     except Exception as error:

@@ -62,7 +62,7 @@ def beam_params(request: GenerationRequest, max_tokens: int, max_logprobs: int) 
 
 def check_without_beams(request: GenerationRequest) -> None:
     """Raise for a field that only a beam search has a use for."""
-    if request.length_penalty not in (None, 1.0):
+    if request.length_penalty not in (None, 1.0) and not request.use_beam_search:
         raise InvalidRequestError("length_penalty needs use_beam_search=true", "length_penalty")
 
 

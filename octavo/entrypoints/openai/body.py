@@ -80,12 +80,10 @@ def decode(body: bytes, request_type: type[RequestType]) -> RequestType:
     value = load_json(body)
     if not isinstance(value, dict):
         raise InvalidRequestError(f"the request's body must be a JSON object, got {_kind(value)}")
-    request = convert(value, request_type)
-    _warn_of_unknown_fields(value, request_type)
-    return request
+    return typed(value, request_type)
 
 
-def convert(value: dict[str, Any], request_type: type[RequestType]) -> RequestType:
+def typed(value: dict[str, Any], request_type: type[RequestType]) -> RequestType:
     """Check a decoded JSON object against a request's type; raises InvalidRequestError that names the field.
 
     16.0 is a whole number too: JSON knows one kind of number, and not every client can write integers.
@@ -95,11 +93,12 @@ def convert(value: dict[str, Any], request_type: type[RequestType]) -> RequestTy
         for name, number in value.items()
         if type(number) is float and number.is_integer() and name in _whole_number_fields(request_type)
     }
-    value = {**value, **written_as_floats}
     try:
-        return msgspec.convert(value, request_type)
+        request = msgspec.convert({**value, **written_as_floats}, request_type)
     except msgspec.ValidationError as error:
         raise _wrong_type(error) from None
+    _warn_of_unknown_fields(value, request_type)
+    return request
 
 
 @functools.cache
@@ -112,7 +111,7 @@ def _whole_number_fields(request_type: type[msgspec.Struct]) -> frozenset[str]:
 def load_json(body: bytes) -> object:
     """Parse JSON as RFC 8259 means it; raises InvalidRequestError."""
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, which some programs write before UTF-8
         value: object = json.loads(
             text,
             object_pairs_hook=_object_without_duplicates,
@@ -132,8 +131,8 @@ def load_json(body: bytes) -> object:
         raise InvalidRequestError(f"the request's body is not JSON: {error.msg} ({where})") from None
     except InvalidRequestError:
         raise
-    except ValueError as error:  # an integer of thousands of digits
-        raise InvalidRequestError(f"the request's body is not valid: {error}") from None
+    except ValueError:
+        raise InvalidRequestError("the request's body holds an integer of thousands of digits") from None
     return value
 
 

@@ -174,6 +174,8 @@ class _Answer:
         self._model = model
         self._created = int(time.time())
         self._names: TokenNames = server.token_names(request.return_tokens_as_token_ids)
+        tokenizer = server.tokenizer if request.skip_special_tokens is not False else None
+        self._hidden = frozenset(tokenizer.all_special_ids if tokenizer is not None else ())
         self._shows_logprobs = request.logprobs is not None or request.logprob_token_ids is not None
 
     # -- whole -----------------------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ class _Answer:
 
     def _whole_choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
         choice = self._choice(prompt_index, completion)
-        writer = CompletionLogprobsWriter(self._names)
+        writer = CompletionLogprobsWriter(self._names, self._hidden)
         logprobs = self._echo_into(choice, prompt_index, output, writer)
         self._fill(choice, completion, writer, logprobs)
         if self._request.return_token_ids:
@@ -240,7 +242,7 @@ class _Answer:
         writer = writers.get(choice.index)
         logprobs: CompletionLogprobs | None = None
         if writer is None:
-            writer = writers[choice.index] = CompletionLogprobsWriter(self._names)
+            writer = writers[choice.index] = CompletionLogprobsWriter(self._names, self._hidden)
             logprobs = self._echo_into(choice, prompt_index, output, writer)
             if self._request.return_token_ids:
                 choice.prompt_token_ids = output.prompt_token_ids or []

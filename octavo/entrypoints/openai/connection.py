@@ -9,7 +9,7 @@ import asyncio
 import re
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from octavo.entrypoints.openai.server_args import ServerArgs
 
@@ -71,6 +71,8 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._refuse()
             raise ValueError("the request's head is too large")  # the parser stops here
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            _end_by_closing(self.cycle)
 
     def on_message_complete(self) -> None:
         self._awaits_head = True
@@ -106,6 +108,19 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._start_timer()
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """Send an answer of unknown length without chunks, which HTTP/1.0 does not know; its end is the connection's."""
+    send = cycle.send
+
+    async def send_as_it_is(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.chunked_encoding = False
+    cycle.send = send_as_it_is  # type: ignore[method-assign]
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 
 import msgspec
@@ -61,13 +62,18 @@ def as_http_error(error: BaseException) -> HTTPError:
     return HTTPError(500, "an internal error; the server's log has the details")
 
 
-def name_field(error: BaseException, fields: Sequence[str]) -> None:
-    """Make an error of the engine's call a parameter as the request does."""
-    known_as = _FIELD_NAMES.get(error.parameter or "", ()) if isinstance(error, InvalidRequestError) else ()
-    name = next((name for name in known_as if name in fields), None)
-    if isinstance(error, InvalidRequestError) and name is not None:
-        error.args = (str(error).replace(f"{error.parameter} must be", f"{name} must be", 1),)
-        error.parameter = name
+@contextmanager
+def named_as_in(request: msgspec.Struct) -> Iterator[None]:
+    """Make the engine's errors call a parameter as the request does."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        known_as = _FIELD_NAMES.get(error.parameter or "", ())
+        name = next((name for name in known_as if getattr(request, name, None) is not None), None)
+        if name is not None:
+            error.args = (str(error).replace(f"{error.parameter} must be", f"{name} must be", 1),)
+            error.parameter = name
+        raise
 
 
 def error_body(error: HTTPError) -> ErrorResponse:
@@ -99,11 +105,15 @@ def _type_of(status: int) -> str:
 RETRY_AFTER_S = 1
 MAX_MESSAGE_CHARS = 2000
 _PROMPT_FIELDS = ("prompt", "input", "messages", "query")
-_FIELD_NAMES: Mapping[str, tuple[str, ...]] = {  # of the engine's parameters: the first that a request has
+_FIELD_NAMES: Mapping[str, tuple[str, ...]] = {  # of the engine's parameters: the first that a request sets
     "prompt": _PROMPT_FIELDS,
     "prompt_token_ids": _PROMPT_FIELDS,
-    "max_tokens": ("max_tokens", "max_output_tokens"),
-    "stop": ("stop", "stop_sequences"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    "logprobs": ("top_logprobs",),
+    "prompt_logprobs": ("prompt_logprobs", "logprobs"),
+    "extra_args": ("vllm_xargs",),
+    "beam_width": ("n",),
+    "stop": ("stop_sequences",),
 }
 _TYPES = {
     400: "BadRequestError",

@@ -71,17 +71,17 @@ class JSONEndpoint(Generic[RequestType]):
         except ClientDisconnect:
             return
         except Exception as error:
-            errors.name_field(error, self._request_type.__struct_fields__)
             await self._error_response(error)(scope, receive, send)
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
         engine_headers.enter(scope)
         request = await parse_body(body, self._request_type)
-        result = await self._handler(self._server, request, _context(scope))
-        if isinstance(result, msgspec.Struct):
-            await send_json(send, result)
-        else:
-            await send_events(send, result, self._server.args.sse_keep_alive_interval or None)
+        with errors.named_as_in(request):
+            result = await self._handler(self._server, request, _context(scope))
+            if isinstance(result, msgspec.Struct):
+                await send_json(send, result)
+            else:
+                await send_events(send, result, self._server.args.sse_keep_alive_interval or None)
 
 
 class PlainEndpoint:

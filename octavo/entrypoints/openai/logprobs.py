@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from octavo.entrypoints.openai.protocol.chat import ChatLogprobs, TokenCandidate, TokenLogprob
 from octavo.entrypoints.openai.protocol.completions import CompletionLogprobs
@@ -31,9 +31,11 @@ class TokenNames:
 
     def of_first(self, token_id: int) -> str:
         """Return the name of a prompt's first token, which has no candidates."""
-        if self._as_token_ids or self._tokenizer is None:
-            return f"token_id:{token_id}"
-        return self._tokenizer.token_bytes(token_id).decode("utf-8", "ignore")
+        return f"token_id:{token_id}" if self._as_token_ids else self.text_of(token_id)
+
+    def text_of(self, token_id: int) -> str:
+        """Return what a token reads by itself."""
+        return self._tokenizer.token_bytes(token_id).decode("utf-8", "ignore") if self._tokenizer is not None else ""
 
     def by_bytes(self, token_id: int) -> str:
         """Return the name that is never shared by two tokens with different bytes."""
@@ -48,10 +50,14 @@ class TokenNames:
 
 
 class CompletionLogprobsWriter:
-    """Writes one choice's logprobs piece by piece; offsets go on from piece to piece."""
+    """Writes one choice's logprobs piece by piece; offsets go on from piece to piece.
 
-    def __init__(self, names: TokenNames) -> None:
+    hidden: special tokens that the generated text leaves out
+    """
+
+    def __init__(self, names: TokenNames, hidden: Collection[int]) -> None:
         self._names = names
+        self._hidden = hidden
         self._offset = 0  # in characters of the choice's text
 
     def prompt(self, token_ids: Sequence[int], positions: PromptLogprobs, first_text: str | None) -> CompletionLogprobs:
@@ -59,18 +65,21 @@ class CompletionLogprobsWriter:
         logprobs = CompletionLogprobs([], [], [], [])
         name = self._names.of_first(token_ids[0]) if first_text is None else first_text
         self._append(logprobs, name, None, None)
+        self._offset += len(self._names.text_of(token_ids[0]) if first_text is None else first_text)
         for token_id, position in zip(token_ids[1:], positions[1:], strict=True):
-            self._append_position(logprobs, token_id, position or {})
+            self._append_position(logprobs, token_id, position or {}, is_shown=True)
         return logprobs
 
     def generated(self, token_ids: Sequence[int], positions: Sequence[LogprobsOnePosition]) -> CompletionLogprobs:
         """Return the entries of new tokens."""
         logprobs = CompletionLogprobs([], [], [], [])
         for token_id, position in zip(token_ids, positions, strict=False):
-            self._append_position(logprobs, token_id, position)
+            self._append_position(logprobs, token_id, position, is_shown=token_id not in self._hidden)
         return logprobs
 
-    def _append_position(self, logprobs: CompletionLogprobs, token_id: int, position: LogprobsOnePosition) -> None:
+    def _append_position(
+        self, logprobs: CompletionLogprobs, token_id: int, position: LogprobsOnePosition, is_shown: bool
+    ) -> None:
         candidates: dict[str, float] = {}
         for candidate_id, candidate in position.items():  # the token itself comes first
             name = self._names.of(candidate_id, candidate)
@@ -79,6 +88,7 @@ class CompletionLogprobsWriter:
             candidates[name] = finite(candidate.logprob)
         own = position[token_id]
         self._append(logprobs, self._names.of(token_id, own), finite(own.logprob), candidates)
+        self._offset += len(own.decoded_token or "") if is_shown else 0
 
     def _append(
         self, logprobs: CompletionLogprobs, name: str, logprob: float | None, candidates: dict[str, float] | None
@@ -87,7 +97,6 @@ class CompletionLogprobsWriter:
         logprobs.tokens.append(name)
         logprobs.token_logprobs.append(logprob)
         logprobs.top_logprobs.append(candidates)
-        self._offset += len(name)
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:

@@ -39,6 +39,7 @@ UNBUILT: Unbuilt = {
     "mm_processor_kwargs": (({},), _MULTIMODAL),
     "media_io_kwargs": (({},), _MULTIMODAL),
     "prompt_embeds": ((), "prompt embeddings are not built"),
+    "logits_processors": (([],), "the operator names them for all requests"),
     "suffix": (("",), "filling in the middle is not built"),
     "functions": (([],), _TOOLS),
     "function_call": (("none",), _TOOLS),

@@ -122,6 +122,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     json_schema: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
+    logits_processors: Any = None
     watermarking: Any = None
     routed_experts_prompt_start: Any = None
     return_token_offsets: Any = None
