@@ -18,13 +18,6 @@ from octavo.types.raised_error import error_as_data
 class RayWorker:
     """One worker. Calls of `start` and `handle` come one after the other; the others in threads of their own."""
 
-    def node(self) -> str:
-        """Return Ray's name of this machine."""
-        import ray
-
-        name: str = ray.get_runtime_context().get_node_id()
-        return name
-
     def free_address(self) -> str:
         """Return an address on this machine at which workers of several machines can meet."""
         import ray.util

@@ -1,6 +1,6 @@
-"""Workers as actors of a Ray cluster, on one machine or many: one bundle of a placement group for each.
+"""Workers as actors of a Ray cluster, on one machine or many.
 
-Commands and replies are the same bytes as between processes of our own; Ray carries them. `ray` comes with octavo[ray].
+Commands and replies are the same bytes as between processes of our own; Ray carries them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from octavo.config import OctavoConfig
 from octavo.distributed.rendezvous import Rendezvous
-from octavo.errors import ConfigError, PeerLostError
+from octavo.errors import PeerLostError
 from octavo.executor.messages import Doing, decode_reply, encode_start
 from octavo.executor.places import worker_places
 from octavo.executor.ray_actor import RayWorker
+from octavo.executor.ray_cluster import RayCluster
 from octavo.executor.remote import Answer, RemoteExecutor, hang_report, take_reply, wait_until_started
 from octavo.loader.checkpoint import Checkpoint
 
-_PLACEMENT_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 1.0
 _LIFE, _QUESTIONS = "life", "questions"  # threads of an actor beside the one that computes
 
@@ -40,16 +40,13 @@ class RayWorkers:
 
     def __init__(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
         """Start all and wait until they have loaded their weights; raises what is wrong with any of them."""
-        self._ray = _import_ray()
+        self._cluster = RayCluster("distributed_executor_backend='ray'")
+        self._ray = self._cluster.ray
         self.size = config.parallel.world_size
-        self._own_cluster = not self._ray.is_initialized()
-        if self._own_cluster:
-            self._ray.init(log_to_driver=True)
         self._actors: list[Any] = []
         self._lives: list[Any] = []  # of each actor, a call that ends when it does
         self._pending: list[deque[Any]] = [deque() for _ in range(self.size)]  # calls of each rank, oldest first
         self._replies: list[deque[Answer]] = [deque() for _ in range(self.size)]
-        self._group: Any = None
         self._rendezvous: Rendezvous | None = None
         self._is_closed = False
         try:
@@ -59,9 +56,16 @@ class RayWorkers:
             raise
 
     def _start(self, config: OctavoConfig, checkpoint: Checkpoint) -> None:
-        self._group = _placement_group(self._ray, self.size)
-        nodes = self._create_actors()
-        if set(nodes) == {self._ray.get_runtime_context().get_node_id()}:
+        way_out = "lower tensor_parallel_size or pipeline_parallel_size"
+        self._cluster.reserve(self.size, 1, "PACK", "workers", way_out)
+        threads = {_LIFE: 1, _QUESTIONS: 1}
+        self._actors = [
+            self._cluster.create_actor(RayWorker, rank, num_cpus=1, concurrency_groups=threads)
+            for rank in range(self.size)
+        ]
+        self._lives = [actor.live.options(concurrency_group=_LIFE).remote() for actor in self._actors]
+        nodes = self._cluster.nodes
+        if set(nodes) == {self._cluster.this_node}:
             self._rendezvous = Rendezvous()
             address = self._rendezvous.address
         else:
@@ -70,27 +74,6 @@ class RayWorkers:
             call = self._actors[rank].start.remote(encode_start(config, checkpoint, place))
             self._pending[rank].append(call)
         wait_until_started(self, self._rendezvous)
-
-    def _create_actors(self) -> list[str]:
-        """Create one actor a bundle; return each one's machine."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor_class = self._ray.remote(
-            num_cpus=1, max_restarts=0, max_task_retries=0, concurrency_groups={_LIFE: 1, _QUESTIONS: 1}
-        )(RayWorker)
-        actors = [
-            actor_class.options(
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-            ).remote()
-            for bundle in range(self.size)
-        ]
-        self._actors = actors  # to be killed, if one of them does not come
-        nodes = self._ray.get([actor.node.remote() for actor in actors])
-        here = self._ray.get_runtime_context().get_node_id()
-        order = sorted(range(self.size), key=lambda i: (nodes[i] != here, nodes[i], i))
-        self._actors = [actors[i] for i in order]
-        self._lives = [actor.live.options(concurrency_group=_LIFE).remote() for actor in self._actors]
-        return [nodes[i] for i in order]
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -158,39 +141,6 @@ class RayWorkers:
         if self._is_closed:
             return
         self._is_closed = True
-        for actor in self._actors:
-            self._ray.kill(actor)
-        if self._group is not None:
-            self._ray.util.remove_placement_group(self._group)
+        self._cluster.close()
         if self._rendezvous is not None:
             self._rendezvous.close()
-        if self._own_cluster:
-            self._ray.shutdown()
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.util
-    except ImportError as error:
-        raise ConfigError("distributed_executor_backend='ray' needs Ray: pip install 'octavo[ray]'") from error
-    return ray
-
-
-def _placement_group(ray: Any, size: int) -> Any:
-    """Reserve a core for each worker, on as few machines as will do; raises ConfigError with what there is."""
-    total = int(ray.cluster_resources().get("CPU", 0))
-    if total < size:
-        raise ConfigError(
-            f"{size} workers need {size} CPUs of the Ray cluster, which has {total}; add machines with `ray start`, or "
-            "lower tensor_parallel_size or pipeline_parallel_size"
-        )
-    group = ray.util.placement_group([{"CPU": 1}] * size, strategy="PACK")
-    if not group.wait(_PLACEMENT_TIMEOUT_S):
-        free = int(ray.available_resources().get("CPU", 0))
-        ray.util.remove_placement_group(group)
-        raise ConfigError(
-            f"{size} workers need {size} CPUs of the Ray cluster, but {free} of {total} are free after "
-            f"{_PLACEMENT_TIMEOUT_S:g} s; stop what uses them"
-        )
-    return group
