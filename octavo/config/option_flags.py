@@ -75,6 +75,7 @@ _SHORT_FLAGS: Mapping[str, tuple[str, ...]] = {
     "data_parallel_size_local": ("-dpl",),
     "data_parallel_address": ("-dpa",),
     "data_parallel_rpc_port": ("-dpp",),
+    "data_parallel_backend": ("-dpb",),
     "data_parallel_hybrid_lb": ("-dph",),
     "data_parallel_external_lb": ("-dpe",),
 }

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -40,8 +41,6 @@ _RETRY_S = 1.0
 
 def run_headless(args: EngineArgs) -> None:
     """Run replicas for a front end elsewhere until it ends, or until SIGINT or SIGTERM; raises what is wrong."""
-    from octavo.engine.resolve import resolve
-
     args = canonical_types(args)
     if args.data_parallel_address is None or args.data_parallel_hybrid_lb or args.data_parallel_rank is not None:
         raise ConfigError(
@@ -52,23 +51,47 @@ def run_headless(args: EngineArgs) -> None:
     local = plan_replicas(args).local
     if not local:
         raise ConfigError("--headless: data_parallel_size_local must be at least 1")
-    facts = engine_facts(args, resolve(replace(args, skip_tokenizer_init=True)).config)
-    place, context = MeetingPlace(), zmq.Context()
-    outcomes: SimpleQueue[Exception | None] = SimpleQueue()
-    replicas = [HostedReplica(args, rank, facts, context, str(place.path), outcomes) for rank in local]
+    host = ReplicaHost(args, local, envs.data_parallel_key())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: outcomes.put(None))
+        signal.signal(number, lambda *_: host.outcomes.put(None))
     try:
-        for replica in replicas:
-            replica.start()
-        outcome = outcomes.get()
+        host.wait()
     finally:
-        for replica in replicas:
+        host.close()
+
+
+class ReplicaHost:
+    """Replicas of this machine, each with a connection to the front end of `args`.
+
+    outcomes: None ends `wait`, an exception is raised there
+    """
+
+    def __init__(self, args: EngineArgs, ranks: Sequence[int], key: str) -> None:
+        """Raises what is wrong with the options. key: what the front end must have too"""
+        from octavo.engine.resolve import resolve
+
+        facts = engine_facts(args, resolve(replace(args, skip_tokenizer_init=True)).config)
+        self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
+        self._place, self._context = MeetingPlace(), zmq.Context()
+        directory = str(self._place.path)
+        self._replicas = [
+            HostedReplica(args, rank, key, facts, self._context, directory, self.outcomes) for rank in ranks
+        ]
+        for replica in self._replicas:
+            replica.start()
+
+    def wait(self) -> None:
+        """Return when the front end has ended; raises what keeps a replica from going on."""
+        outcome = self.outcomes.get()
+        if outcome is not None:
+            raise outcome
+
+    def close(self) -> None:
+        """End the processes and leave nothing behind."""
+        for replica in self._replicas:
             replica.stop()
-        context.destroy(linger=0)
-        place.remove()
-    if outcome is not None:
-        raise outcome
+        self._context.destroy(linger=0)
+        self._place.remove()
 
 
 class HostedReplica(threading.Thread):
@@ -78,6 +101,7 @@ class HostedReplica(threading.Thread):
         self,
         args: EngineArgs,
         rank: int,
+        key: str,
         facts: dict[str, str],
         context: zmq.Context[zmq.Socket[bytes]],
         directory: str,
@@ -86,6 +110,7 @@ class HostedReplica(threading.Thread):
         """outcomes: told None when the front end has ended, or what keeps this replica from going on"""
         super().__init__(name=f"octavo-replica-{rank}", daemon=True)
         self._rank = rank
+        self._key = key
         self._local = plan_replicas(args).local
         self._options = options_as_data(args)
         self._where = (args.data_parallel_address or "", args.data_parallel_rpc_port or DEFAULT_PORT)
@@ -135,15 +160,15 @@ class HostedReplica(threading.Thread):
 
     def _greet(self, connection: socket.socket) -> None:
         """Make sure that both sides mean the same; raises ConfigError."""
-        key, number = envs.data_parallel_key(), secrets.token_bytes(32)
+        number = secrets.token_bytes(32)
         deadline = time.monotonic() + 5.0
         challenge = msgspec.msgpack.decode(receive_frame(connection, deadline), type=wire.Challenge)
-        hello = wire.Hello(self._rank, self._facts, number, wire.proof(key, "host", challenge.number))
+        hello = wire.Hello(self._rank, self._facts, number, wire.proof(self._key, "host", challenge.number))
         send_frame(connection, wire.encode(hello))
         greeting = msgspec.msgpack.decode(receive_frame(connection, deadline), type=wire.Greeting)
         if greeting.refusal is not None:
             raise ConfigError(f"the front end refuses replica {self._rank}: {greeting.refusal}")
-        if not hmac.compare_digest(greeting.proof, wire.proof(key, "front end", number)):
+        if not hmac.compare_digest(greeting.proof, wire.proof(self._key, "front end", number)):
             raise ConfigError("the front end does not have this host's OCTAVO_DATA_PARALLEL_KEY")
         connection.settimeout(None)
         keep_alive(connection)

@@ -51,12 +51,21 @@ class LLMEngine:
         self.engine_core = client
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
-        """Resolve the options, load the model and start a core: here, or as envs or replicas want it elsewhere."""
+    def from_engine_args(
+        cls, engine_args: EngineArgs, check_tokenizer: Callable[[Tokenizer | None], object] | None = None
+    ) -> LLMEngine:
+        """Resolve the options, load the model and start a core: here, or as envs or replicas want it elsewhere.
+
+        check_tokenizer: may raise before the weights are read, where that happens here
+        """
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
-        if envs.enable_multiprocessing() or engine_args.data_parallel_size != 1:
+        if (
+            envs.enable_multiprocessing()
+            or engine_args.data_parallel_size != 1
+            or engine_args.data_parallel_backend == "ray"
+        ):
             from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient
 
@@ -67,6 +76,8 @@ class LLMEngine:
         from octavo.engine.startup import build_engine_core
 
         resolved = resolve(engine_args)
+        if check_tokenizer is not None:
+            check_tokenizer(resolved.tokenizer)
         return cls.from_started(build_engine_core(resolved), resolved.tokenizer)
 
     @classmethod

@@ -5,6 +5,7 @@ Imports little: the sooner the process starts, the sooner it is ready.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from octavo.loader import catalog
 from octavo.types.raised_error import error_from_data
 
 if TYPE_CHECKING:
+    from octavo.engine.ray_replicas import RayReplicas
     from octavo.engine.resolve import ResolvedEngine
     from octavo.tokenizers.tokenizer import Tokenizer
 
@@ -42,12 +44,15 @@ class ProcessHandle:
     context: zmq.Context[zmq.Socket[bytes]]
     place: MeetingPlace
     hosts: RemoteHosts | None
+    ray: RayReplicas | None
 
     def close(self) -> None:
         """End the processes and leave nothing behind; idempotent."""
         self.replicas.close()
         if self.hosts is not None:
             self.hosts.close()
+        if self.ray is not None:
+            self.ray.close()
         self.context.destroy(linger=0)
         self.place.remove()
 
@@ -109,9 +114,15 @@ class StartingProcess:
         options = options_as_data(args)
         _fetch(args.model)
         self._start = StartCore(options, number=0, num_replicas=self._num_replicas)
-        hosts = _listen(args, self._plan.remote) if self._plan.remote else None
+        hosts, ray = None, None
+        if args.data_parallel_backend == "ray":
+            hosts, ray = _start_in_ray(args, self._plan.remote)
+        elif self._plan.remote:
+            port = DEFAULT_PORT if args.data_parallel_rpc_port is None else args.data_parallel_rpc_port
+            key = envs.data_parallel_key()
+            hosts = RemoteHosts(args.data_parallel_address or "", port, key, self._plan.remote)
         replicas = Replicas(Balancer(self._num_replicas, args.data_parallel_prefix_affinity))
-        self._handle = ProcessHandle(replicas, zmq.Context(), MeetingPlace(), hosts)
+        self._handle = ProcessHandle(replicas, zmq.Context(), MeetingPlace(), hosts, ray)
         try:
             if self._plan.local:
                 self._launch(self._start)
@@ -145,8 +156,9 @@ class StartingProcess:
         self._handle.close()
 
     def _launch(self, start: StartCore) -> None:
-        if (hosts := self._handle.hosts) is not None and start.rank in self._plan.remote:
-            hosts.wait_for(start.rank)
+        hosts, ray = self._handle.hosts, self._handle.ray
+        if hosts is not None and start.rank in self._plan.remote:
+            hosts.wait_for(start.rank, (lambda: None) if ray is None else ray.check)
         self._handle.replicas.add(CoreSupervisor(start, self._new_child, self._policy))
 
     def _new_child(self, start: StartCore) -> EngineChild | None:
@@ -169,9 +181,19 @@ class StartingProcess:
         return supervisor.limits
 
 
-def _listen(args: EngineArgs, ranks: Sequence[int]) -> RemoteHosts:
-    port = DEFAULT_PORT if args.data_parallel_rpc_port is None else args.data_parallel_rpc_port
-    return RemoteHosts(args.data_parallel_address or "", port, envs.data_parallel_key(), ranks)
+def _start_in_ray(args: EngineArgs, ranks: Sequence[int]) -> tuple[RemoteHosts, RayReplicas]:
+    """Start replicas as actors, whose key is made here if nobody has set one."""
+    from octavo.engine.ray_replicas import RayReplicas  # with Ray, which few have
+
+    key = envs.data_parallel_key() or secrets.token_hex()
+    ray = RayReplicas(args)
+    try:
+        hosts = RemoteHosts(ray.address, args.data_parallel_rpc_port or 0, key, ranks)
+        ray.start(hosts.port, key)
+    except BaseException:
+        ray.close()
+        raise
+    return hosts, ray
 
 
 def _fetch(model: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 
 import msgspec
@@ -81,7 +81,8 @@ class RemoteHosts:
             self._listener = socket.create_server(where[:2], family=family)
         except OSError as error:
             raise ConfigError(f"data_parallel_address: cannot listen on {address}:{port}: {error}") from error
-        self._where = f"{address}:{self._listener.getsockname()[1]}"
+        self.port = int(self._listener.getsockname()[1])
+        self._where = f"{address}:{self.port}"
         if not key and not self._listener.getsockname()[0].startswith(("127.", "::1")):
             logger.warning(
                 "anybody who reaches %s can take requests as a replica: set OCTAVO_DATA_PARALLEL_KEY here and on the "
@@ -94,13 +95,14 @@ class RemoteHosts:
         self._facts = facts
         threading.Thread(target=self._accept_all, name="octavo-hosts", daemon=True).start()
 
-    def wait_for(self, rank: int) -> None:
-        """Wait until the host of a rank has connected."""
+    def wait_for(self, rank: int, check: Callable[[], None]) -> None:
+        """Wait until the host of a rank has connected. check: is called now and then, and may raise why it will not"""
         with self._changed:
             if rank not in self._links:
                 logger.info("waiting at %s for the host of replica %d", self._where, rank)
             while rank not in self._links:
-                self._changed.wait(1.0)
+                check()
+                self._changed.wait(_RETRY_S)
 
     def link(self, rank: int) -> HostLink | None:
         """Return the connection of a rank's host, None while there is none."""

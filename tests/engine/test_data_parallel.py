@@ -12,7 +12,7 @@ import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, RequestOutputKind, SamplingParams
 from octavo.engine.data_parallel import check_front_end, plan_replicas
-from octavo.errors import ConfigError, InvalidRequestError, UnsupportedError
+from octavo.errors import ConfigError, InvalidRequestError
 from tests.engine.processes import SMALL, comparable, is_alive
 from tests.invariance.workloads import random_workload
 
@@ -264,8 +264,3 @@ def test_a_front_end_has_all_replicas_wherever_they_run(options, local, remote):
 def test_impossible_ranks_are_refused_with_the_numbers(options, error, problem):
     with pytest.raises(error, match=problem):
         check_front_end(EngineArgs(**options), plan_replicas(EngineArgs(**options)))
-
-
-def test_backends_that_are_not_built_are_refused():
-    with pytest.raises(UnsupportedError, match="front end's machine"):
-        EngineArgs(data_parallel_backend="ray")
