@@ -125,6 +125,11 @@ class EngineArgs(metaclass=_KnownOptions):
         None, "address of the front end's machine at which replicas of other machines (--headless) connect"
     )
     data_parallel_rpc_port: int | None = _option(None, "its port (29550)")
+    data_parallel_backend: str = _option(
+        "mp",
+        "replicas are processes of this machine and of hosts (--headless), or actors of a Ray cluster",
+        ("mp", "ray"),
+    )
     data_parallel_prefix_affinity: bool = _option(
         False, "send a prompt to the replica that has computed its beginning, unless others are much less busy"
     )
@@ -235,7 +240,6 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "disable_chunked_mm_input": ((False,), "multimodal input is not built"),
     "stream_interval": ((1,), "every token is passed on; clients that are slow get several at once"),
     "scheduler_cls": ((None,), "other schedulers cannot be plugged in"),
-    "data_parallel_backend": ((None, "mp"), "replicas are processes of the front end's machine"),
     "data_parallel_multi_port_external_lb": ((False,), "start one server for each rank, with data_parallel_rank"),
     "enable_eplb": ((False,), "mixture-of-experts models are not built"),
     "enable_dbo": ((False,), "there is one batch at a time"),
