@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias, get_args
 from octavo.config.configs import QUANTIZATION_METHODS, LogprobsMode, SchedulingPolicy
 from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.utils.names import closest_names
 
 Unbuilt: TypeAlias = (
     "Mapping[str, tuple[tuple[Any, ...], str]]"  # option -> values that ask for nothing, what is missing
@@ -276,8 +276,7 @@ def _built(options_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
     if name not in UNSUPPORTED_OPTIONS:
-        close = difflib.get_close_matches(name, [*known, *UNSUPPORTED_OPTIONS], n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        hint = closest_names(name, (*known, *UNSUPPORTED_OPTIONS))
         raise ConfigError(f"unknown engine option {name!r}{hint}")
     neutral, reason = UNSUPPORTED_OPTIONS[name]
     if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -14,6 +13,7 @@ from octavo.loader.checkpoint import Checkpoint
 from octavo.log import get_logger
 from octavo.models.interface import ModelFacts
 from octavo.models.mimo import check_mtp
+from octavo.utils.names import closest_names
 
 logger = get_logger(__name__)
 
@@ -118,7 +118,8 @@ def _method(values: Mapping[str, Any], checkpoint: Checkpoint, load: LoadConfig)
             return known
     if method in _NOT_BUILT:
         raise UnsupportedError(f"speculative_config: {method!r} is not built; use method {' or '.join(METHODS)}")
-    raise ConfigError(f"speculative_config.method must be one of {', '.join(METHODS)}, got {method!r}")
+    hint = closest_names(str(method), METHODS)
+    raise ConfigError(f"speculative_config.method must be one of {', '.join(METHODS)}, got {method!r}{hint}")
 
 
 def _check_neutral(values: dict[str, Any]) -> None:
@@ -128,8 +129,7 @@ def _check_neutral(values: dict[str, Any]) -> None:
         if name in known:
             continue
         if name not in _NEUTRAL:
-            close = difflib.get_close_matches(name, ("method", "model", *known, *_NEUTRAL), n=3)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            hint = closest_names(name, ("method", "model", *known, *_NEUTRAL))
             raise ConfigError(f"speculative_config has no key {name!r}{hint}")
         accepted, reason = _NEUTRAL[name]
         if not any(type(values[name]) is type(value) and values[name] == value for value in accepted):

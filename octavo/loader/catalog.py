@@ -24,6 +24,7 @@ from typing import IO
 from octavo import envs
 from octavo.errors import CheckpointError, ModelNotFoundError
 from octavo.log import get_logger
+from octavo.utils.names import closest_names
 
 logger = get_logger(__name__)
 
@@ -116,8 +117,9 @@ def pull(name: str, progress: Callable[[str], None] = logger.info) -> Path:
 def _require(name: str) -> CatalogModel:
     model = find(name)
     if model is None:
-        known = ", ".join(model.name for model in _CATALOG)
-        raise ModelNotFoundError(f"no model {name!r} in the catalog; it has: {known}")
+        known = [model.name for model in _CATALOG]
+        hint = closest_names(name, known)
+        raise ModelNotFoundError(f"no model {name!r} in the catalog; it has: {', '.join(known)}{hint}")
     return model
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from octavo.errors import CheckpointError
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_WEB_PAGES = (b"<!doctype", b"<html", b"<?xml")  # what a server says instead of a file: not found, no access
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -53,6 +54,8 @@ def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:
         raise CheckpointError(
             f"{path} is a Git LFS pointer and not the {format_name} file itself; fetch it with `git lfs pull`"
         )
+    if mapped[:64].lstrip().lower().startswith(_WEB_PAGES):
+        raise CheckpointError(f"{path} is a web page and not the {format_name} file itself; download it again")
     return mapped
 
 

@@ -19,6 +19,7 @@ from octavo.loader.hf_config import HFConfig
 from octavo.loader.local_files import read_json_object
 from octavo.loader.sentence_transformers import read_sentence_transformers
 from octavo.log import get_logger
+from octavo.utils.names import closest_names
 
 logger = get_logger(__name__)
 
@@ -72,13 +73,23 @@ def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
     hub_name = hub.parse_hub_name(model)
     if hub_name is None or model.lower().endswith(".gguf"):
         tried.append("no repository of the Hugging Face hub, whose names have the form owner/name or owner/name:QUANT")
-        raise ModelNotFoundError(f"model {model!r} was not found; tried: {'; '.join(tried)}")
+        raise ModelNotFoundError(f"model {model!r} was not found; tried: {'; '.join(tried)}{_closest(model)}")
     repo_id, quantization = hub_name
     request = hub.HubModel(repo_id, quantization, options.revision, options.download_dir, options.token)
     try:
         return hub.fetch(request, with_weights)
     except ModelNotFoundError as error:
-        raise ModelNotFoundError(f"model {model!r} was not found; tried: {'; '.join(tried)}; {error}") from error
+        raise ModelNotFoundError(
+            f"model {model!r} was not found; tried: {'; '.join(tried)}; {error}{_closest(model)}"
+        ) from error
+
+
+def _closest(model: str) -> str:
+    """Return a hint at a name of the catalog, or at what lies beside where the model should."""
+    names = [name for entry in catalog.list_models() for name in (entry.name, *entry.aliases)]
+    siblings = Path(model).expanduser().parent.glob("*")
+    beside = [str(path) for path in siblings if path.is_dir() or path.suffix.lower() == ".gguf"]
+    return closest_names(model, (*names, *beside))
 
 
 def _locate_local(model: str, with_weights: bool) -> Path | None:

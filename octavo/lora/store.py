@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from octavo.lora.checkpoint import adapter_identity, listed, read_adapter
 from octavo.ops.interface import LowRank
 
 logger = get_logger(__name__)
+
+_LAYER = re.compile(r"\.(\d+)\.")
 
 
 class AdapterStore:
@@ -83,9 +86,11 @@ class AdapterStore:
         unknown = [module for module in pairs if module not in self._parts]
         if unknown:
             kinds = sorted({module.rsplit(".", 1)[-1] for module in self._parts})
+            layers = sorted({int(number) for module in self._parts for number in _LAYER.findall(module)})
             raise CheckpointError(
                 f"{folder}: {len(unknown)} of {len(pairs)} modules of the adapter are none of this model's layers that "
-                f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(self._parts)}"
+                f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(self._parts)}, in "
+                f"layers {layers[0]} to {layers[-1]}"
             )
         for module, pair in pairs.items():
             expected, got = self._parts[module].shape, pair.shape

@@ -15,6 +15,7 @@ from octavo.parsing.formats import ToolFormat
 from octavo.parsing.reasoning import REASONING_FORMATS, ReasoningFormat
 from octavo.parsing.template_signs import reasoning_name_for, tool_name_for
 from octavo.parsing.tool_formats import TOOL_FORMATS
+from octavo.utils.names import closest_names
 
 logger = get_logger(__name__)
 
@@ -79,7 +80,7 @@ def _resolve(
     choices = f'"{AUTO}", "{NONE}", {", ".join(sorted(formats))}; others can come from a plug-in'
     if name in unbuilt:
         raise UnsupportedError(f"--{option} {name}: this format is not built; there are {choices}")
-    raise ConfigError(f"--{option} {name!r}: expected one of {choices}")
+    raise ConfigError(f"--{option} {name!r}: expected one of {choices}{closest_names(name, formats)}")
 
 
 @lru_cache(maxsize=64)

@@ -71,7 +71,7 @@ def render_chat(tokenizer: ChatTokenizer, messages: Sequence[Message], options: 
     """
     options = options or ChatOptions()
     _check_options(options)
-    source = _choose_template(tokenizer, options)
+    source = choose_template(tokenizer, options)
     content_format = options.content_format
     if content_format == "auto":
         content_format = detect_content_format(source)
@@ -101,7 +101,7 @@ def detect_content_format(source: str) -> ContentFormat:
 
 def traits_of(tokenizer: ChatTokenizer, options: ChatOptions) -> TemplateTraits:
     """Return what the template that options choose makes of tools; raises InvalidRequestError if there is none."""
-    return template_traits(_choose_template(tokenizer, options))
+    return template_traits(choose_template(tokenizer, options))
 
 
 def _check_options(options: ChatOptions) -> None:
@@ -130,7 +130,7 @@ def _check_options(options: ChatOptions) -> None:
         )
 
 
-def _choose_template(tokenizer: ChatTokenizer, options: ChatOptions) -> str:
+def choose_template(tokenizer: ChatTokenizer, options: ChatOptions) -> str:
     templates = tokenizer.chat_templates
     if options.chat_template is not None:
         return templates.get(options.chat_template, options.chat_template)

@@ -92,7 +92,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """Make every command of this test run on a scripted engine, and return it."""
     scripted = ScriptedEngine()
 
-    def from_arguments(args: argparse.Namespace) -> ScriptedSession:
+    def from_arguments(args: argparse.Namespace, needs_template: bool = False) -> ScriptedSession:
         return ScriptedSession(scripted)
 
     monkeypatch.setattr(session_module.Session, "from_arguments", from_arguments)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from octavo.errors import ConfigError
+from tests.tiny_models import llama_config, write_tiny_model
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_earlier_results_stay_until_there_are_new_ones(octavo, engine, tmp_path,
     for file in (out, new):
         assert octavo("generate", "far too long", "--jsonl", str(file)).status == 2
 
-    def fails(args):
+    def fails(args, needs_template=False):
         raise ConfigError("no such model")
 
     monkeypatch.setattr("octavo.entrypoints.cli.session.Session.from_arguments", fails)
@@ -185,6 +186,15 @@ def test_an_empty_file_is_no_error(octavo, engine, tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("\n")
     assert octavo("generate", "--file", str(path)).status == 0 and engine.added == []
+
+
+def test_a_model_without_chat_template_is_told_before_its_weights_are_read(octavo, tmp_path):
+    folder = write_tiny_model(tmp_path, llama_config())
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"never read")
+    for arguments in (("generate", "hi", "--chat"), ("chat", "-q", "hi")):
+        result = octavo(*arguments, "--model", str(folder))
+        assert result.status == 2 and "has no default chat template" in result.err
 
 
 def test_results_never_overwrite_their_prompts(octavo, engine, tmp_path):

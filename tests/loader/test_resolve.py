@@ -123,6 +123,13 @@ def test_names_that_no_repository_has_do_not_ask_the_hub(name: str, elsewhere: P
     assert "the network was asked" not in str(raised.value)
 
 
+def test_misspelt_names_hint_at_the_catalog_and_at_what_lies_beside(elsewhere: Path) -> None:
+    (elsewhere / "My-Model").mkdir()
+    for name, meant in (("smollm2-135m-instuct", "smollm2-135m-instruct"), ("./my-modle", "My-Model")):
+        with pytest.raises(ModelNotFoundError, match=f"did you mean {meant}"):
+            open_checkpoint(name, LoadConfig())
+
+
 def test_pickled_weights_and_other_files_are_refused(elsewhere: Path) -> None:
     folder = write_folder(elsewhere / "model")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

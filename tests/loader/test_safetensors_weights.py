@@ -130,6 +130,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "end before start": (file_of({"a": entry(offsets=(8, 0))}, bytes(8)), "span -8"),
     "wrong span": (file_of({"a": entry(offsets=(0, 4))}, bytes(8)), "8 bytes, but its data_offsets 0..4 span 4"),
     "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+    "a web page": (b"\n<!DOCTYPE html><html>Sign in</html>", "is a web page"),
     "past the end": (file_of({"a": entry()}, bytes(7)), "it may be truncated"),
     "far past the end": (file_of({"a": entry(offsets=(HUGE, HUGE + 8))}, bytes(8)), "it may be truncated"),
 }

@@ -159,6 +159,8 @@ def bad_folder(kind: str, folder: Path, model: Path) -> Path:
         rename_tensors(write_adapter(folder, model), "base_model.model.", "model.")
     elif kind == "module":
         rename_tensors(write_adapter(folder, model), "q_proj", "query")
+    elif kind == "layer":
+        rename_tensors(write_adapter(folder, model), "layers.0.", "layers.7.")
     elif kind == "half":
         rename_tensors(write_adapter(folder, model), "0.mlp.up_proj.lora_B", "9.mlp.up_proj.lora_B")
     elif kind == "embedding":
@@ -176,6 +178,7 @@ def bad_folder(kind: str, folder: Path, model: Path) -> Path:
     [
         ("prefix", CheckpointError, "model.layers.0.mlp.down_proj.lora_A.weight"),
         ("module", CheckpointError, "self_attn.query"),
+        ("layer", CheckpointError, r"layers\.7\..* in layers 0 to 1"),
         ("half", CheckpointError, "only lora_"),
         ("embedding", CheckpointError, "embed_tokens has only lora_A"),
         ("size", CheckpointError, "96 inputs"),

@@ -200,6 +200,10 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
         (("--tool-call-parser", "x"), "hermes"),
         (("--tool-parser-plugin", "no-such-file.py"), "no such file"),
         (("--reasoning-parser", "x"), "qwen3"),
+        (("--reasoning-parser", "qwen33"), "did you mean qwen3"),
+        (("--lora-modules", "a=/no/such/adapter"), "--enable-lora"),
+        (("--enable-lora", "--lora-modules", "a=/no/such/adapter"), "no LoRA adapter at /no/such/adapter"),
+        (("--api-key", "first", "my-model"), "no model is named, unless --api-key took its name"),
     ],
 )
 def test_flags_of_unbuilt_capabilities_are_refused_with_a_reason(flags: tuple[str, ...], word: str):
@@ -225,6 +229,7 @@ def test_neutral_values_of_vllms_flags_are_accepted(start, tiny_folder: Path):
         ("a: [", "cannot read"),
         ("config: x\n", "another config"),
         ("nonsense: 1\n", "nonsense"),
+        ("max_modellen: 64\n", "did you mean --max-model-len"),
     ],
 )
 def test_a_wrong_config_file_is_refused(tmp_path: Path, content: str, word: str):

@@ -108,3 +108,15 @@ def test_the_command_reads_and_writes_files(tiny_folder: Path, tmp_path: Path, c
 def test_a_missing_file_is_told_before_a_model_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run-batch", "-i", str(tmp_path / "no"), "-o", str(tmp_path / "out"), "--model", "no-such-model"]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_requests_and_earlier_results_are_never_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text("{}\n")
+    target.write_text("earlier\n")
+    assert main(["run-batch", "-i", str(path), "-o", str(path), "--model", "no-such-model"]) == 2
+    assert "would overwrite" in capsys.readouterr().err and path.read_text() == "{}\n"
+    assert main(["run-batch", "-i", str(path), "-o", str(target), "--model", "no-such-model"]) == 1
+    assert target.read_text() == "earlier\n"
+    assert main(["run-batch", "-i", str(path), "-o", str(tmp_path / "new"), "--model", "no-such-model"]) == 1
+    assert not (tmp_path / "new").exists()

@@ -68,7 +68,7 @@ def _answering(args: argparse.Namespace, sampling: dict[str, Any]) -> Answering:
         return lambda messages, interrupt: server.stream_chat(messages, sampling, interrupt)
     from octavo.entrypoints.cli.session import Session
 
-    session = Session.from_arguments(args)
+    session = Session.from_arguments(args, needs_template=True)
     return lambda messages, interrupt: session.stream_chat(messages, sampling, DEFAULT_MAX_TOKENS, interrupt)
 
 

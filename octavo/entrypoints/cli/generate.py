@@ -8,13 +8,8 @@ sampling parameters of its own.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import stat
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from octavo.entrypoints.cli.arguments import (
@@ -23,6 +18,7 @@ from octavo.entrypoints.cli.arguments import (
     add_sampling_arguments,
     given_sampling_options,
 )
+from octavo.entrypoints.cli.files import is_same_file, open_results, start_afresh
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -56,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     check_sampling(items, common)
     if not items:
         return 0
-    with _open_output(args) as file:
-        session = Session.from_arguments(args)
+    with open_results(args.jsonl, sys.stdout, mode="a", encoding="utf-8") as file:
+        session = Session.from_arguments(args, any(item.messages is not None for item in items))
         as_text = args.text or (len(items) == 1 and args.file is None and args.jsonl is None)
         if as_text and len(items) == 1 and common.get("n", 1) == 1:
             return _stream_one(session, items[0], common, file, args.quiet)
@@ -69,7 +65,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise InvalidRequestError("give prompts as arguments or with --file, not both")
     if args.text and args.jsonl is not None:
         raise InvalidRequestError("--text and --jsonl exclude each other")
-    if _is_same_file(args.file, args.jsonl):
+    if is_same_file(args.file, args.jsonl):
         raise InvalidRequestError(f"--jsonl would overwrite the prompts in {args.file}; name another file")
     if args.file is not None and (args.chat or args.system_prompt):
         raise InvalidRequestError('--chat and --system-prompt are for arguments; in a JSONL file use "messages"')
@@ -77,12 +73,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise InvalidRequestError("--system-prompt needs --chat")
     if not args.prompts and args.file is None and sys.stdin.isatty():
         raise InvalidRequestError("no prompt: give one as an argument, on standard input, or a JSONL file with --file")
-
-
-def _is_same_file(prompts: str | None, results: str | None) -> bool:
-    if prompts in (None, "-") or results in (None, "-"):
-        return False
-    return Path(results).exists() and Path(prompts).exists() and Path(results).samefile(prompts)
 
 
 def _read_items(args: argparse.Namespace) -> list[PromptItem]:
@@ -97,29 +87,6 @@ def _read_items(args: argparse.Namespace) -> list[PromptItem]:
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"standard input is not UTF-8: {error}") from error
     return items_from_texts([text.removesuffix("\n")], args.chat, args.system_prompt)
-
-
-@contextlib.contextmanager
-def _open_output(args: argparse.Namespace) -> Iterator[TextIO]:
-    if args.jsonl in (None, "-"):
-        yield sys.stdout
-        return
-    path = Path(args.jsonl)
-    is_new = not path.exists()
-    try:
-        # not "w": an earlier run's results stay until there are new ones, see `_start_afresh`
-        with path.open("a", encoding="utf-8") as file:
-            yield file
-    except BaseException:
-        if is_new and path.is_file() and path.stat().st_size == 0:
-            path.unlink()
-        raise
-
-
-def _start_afresh(file: TextIO) -> None:
-    """Empty the file of results, now that the model is loaded and every prompt accepted."""
-    if file is not sys.stdout and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.truncate(0)
 
 
 def _stream_one(session: Session, item: PromptItem, common: dict[str, Any], file: TextIO, quiet: bool) -> int:
@@ -148,7 +115,8 @@ def _run_many(
 ) -> int:
     started = time.monotonic()
     index_of = _start_all(session, items, common)
-    _start_afresh(file)
+    if file is not sys.stdout:
+        start_afresh(file)
     finished: dict[int, RequestOutput] = {}
     num_written = num_tokens = status = 0
     for output in session.outputs():

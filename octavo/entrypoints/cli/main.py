@@ -7,7 +7,6 @@ Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 130 interrupted, 
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import io
 import os
@@ -18,6 +17,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 from octavo import envs
 from octavo.errors import ConfigError, InvalidRequestError, OctavoError, UnsupportedError
+from octavo.utils.names import closest_names
 
 
 class Command(Protocol):
@@ -109,12 +109,16 @@ class Parser(argparse.ArgumentParser):
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse arguments; one that is not known is an error that names the closest known option."""
         args, unknown = self.parse_known_intermixed_args(arguments)
+        self.refuse(unknown)
+        return args
+
+    def refuse(self, unknown: Sequence[str], source: str = "") -> None:
+        """End with an error if there are arguments that are not known. source: where they stand, ": " behind it"""
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             names = [argument.partition("=")[0] for argument in unknown if argument[:1] == "-"]
             hints = [f"; {_ELSEWHERE[n]}" if n in _ELSEWHERE else closest_names(n, known) for n in names]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
-        return args
+            self.error(f"{source}unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
@@ -157,12 +161,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_arguments(parser)
     return _run(command, parser.parse_all(rest))
-
-
-def closest_names(name: str, known: Sequence[str]) -> str:
-    """Return "; did you mean …?" with the known names closest to name, or nothing when none is close."""
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def dashes_in_option_names(arguments: Sequence[str]) -> list[str]:

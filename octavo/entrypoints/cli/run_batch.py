@@ -10,14 +10,15 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from octavo.config.engine_args import EngineArgs
 from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, given_options
+from octavo.entrypoints.cli.files import is_same_file, open_results, start_afresh
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import ServerArgs
+from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from octavo.entrypoints.openai.batch import BatchCounts
@@ -53,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
     server_args = ServerArgs.from_kwargs(**given_options(given, ServerArgs, _OTHERS), max_num_queued_reqs=0)
     chat_template = read_chat_template(server_args.chat_template)
     check_parsers(engine_args, server_args)
-    with _opened(args.input_file, args.output_file) as (lines, output):
+    if is_same_file(args.input_file, args.output_file):
+        raise InvalidRequestError(f"--output-file would overwrite the requests in {args.input_file}; name another file")
+    with contextlib.ExitStack() as stack:  # both before a model is loaded
+        from_file = args.input_file != "-"
+        lines = stack.enter_context(Path(args.input_file).open("rb")) if from_file else sys.stdin.buffer
+        output = stack.enter_context(open_results(args.output_file, sys.stdout.buffer, mode="ab"))
         counts = run_in_loop(_answer_all(engine_args, server_args, chat_template, lines, output))
     noun = "request" if counts.completed == 1 else "requests"
     print(f"[{counts.completed} {noun} answered, {counts.failed} failed]", file=sys.stderr)
@@ -73,20 +79,11 @@ async def _answer_all(
 
     engine = AsyncLLM.from_engine_args(engine_args)
     server = ServerState(engine, server_args, chat_template=chat_template)
+    if output is not sys.stdout.buffer:
+        start_afresh(output)
     try:
         max_in_flight = max(2 * engine.config.max_running_sequences, _LEAST_IN_FLIGHT)
         return await run_batch(server, lines, write, max_in_flight)
     finally:
         server.close()
         engine.shutdown()
-
-
-@contextlib.contextmanager
-def _opened(input_file: str, output_file: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open both files before a model is loaded."""
-    with contextlib.ExitStack() as stack:
-
-        def opened(name: str, mode: str, standard: BinaryIO) -> Any:
-            return standard if name == "-" else stack.enter_context(Path(name).open(mode))
-
-        yield opened(input_file, "rb", sys.stdin.buffer), opened(output_file, "wb", sys.stdout.buffer)

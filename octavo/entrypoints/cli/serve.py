@@ -27,6 +27,7 @@ USAGE = "octavo serve [MODEL] [options]"
 _ALIASES = {"--disable-uvicorn-access-log": "disable_access_log", "--disable-fastapi-docs": "disable_docs"}
 _COUNT_ALIASES = {"--h11-max-incomplete-event-size": "max_header_bytes", "--h11-max-header-count": "max_header_count"}
 _OWN_FLAGS = ("served_model_name",)  # EngineArgs takes one name, a server several
+_TAKE_SEVERAL = ("served_model_name", "api_key", "lora_modules")
 # known to EngineArgs by name, and built here: limits on waiting requests, the log, sleep (needs no mode of its own)
 _FROM_SERVER = ("max_num_queued_reqs", "max_num_queued_tokens", "enable_sleep_mode", "enable_log_requests")
 
@@ -45,7 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help='LoRA adapters to serve (needs --enable-lora); also JSON {"name": ..., "path": ...}',
     )
-    add_option_arguments(parser, "server", "how requests come in", ServerArgs, ("lora_modules",))
+    parser.add_argument(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        metavar="KEY",
+        default=argparse.SUPPRESS,
+        help="keys, one of which requests must carry (OCTAVO_API_KEY)",
+    )
+    add_option_arguments(parser, "server", "how requests come in", ServerArgs, ("lora_modules", "api_key"))
     for flag, name in _ALIASES.items():
         parser.add_argument(flag, dest=name, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for flag, name in _COUNT_ALIASES.items():
@@ -64,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         if "model" in engine_options and engine_options["model"] != given["model_tag"]:
             raise ConfigError(f"two models are given: {given['model_tag']} and --model {engine_options['model']}")
         engine_options["model"] = given["model_tag"]
+    if "model" not in engine_options:
+        _check_model_is_none_of(vars(args))
     if names:
         engine_options["served_model_name"] = names[0]
     engine_args = EngineArgs.from_kwargs(**engine_options)
@@ -71,6 +82,14 @@ def run(args: argparse.Namespace) -> int:
     server_options.setdefault("api_key", envs.api_keys())
     server_args = ServerArgs.from_kwargs(**server_options)
     return _serve(engine_args, server_args, names)
+
+
+def _check_model_is_none_of(given: Mapping[str, Any]) -> None:
+    """Refuse flags of several values where no model is named: the model may have been meant by the last of them."""
+    for name in _TAKE_SEVERAL:
+        if len(given.get(name, ())) > 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"no model is named, unless {flag} took its name: give it before {flag}, or as --model")
 
 
 def _serve(engine_args: EngineArgs, server_args: ServerArgs, names: Sequence[str]) -> int:
@@ -90,7 +109,9 @@ class _ReadConfig(argparse.Action):
             arguments = _as_arguments(values, _read_yaml(Path(values)))
         except ConfigError as error:
             parser.error(str(error))
-        namespace.config = vars(parser.parse_args(arguments))
+        found, unknown = parser.parse_known_args(arguments)
+        parser.refuse(unknown, f"--config {values}: ")
+        namespace.config = vars(found)
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:

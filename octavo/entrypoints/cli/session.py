@@ -19,6 +19,7 @@ from octavo.utils.interrupts import PendingInterrupt
 
 if TYPE_CHECKING:
     from octavo.engine.llm_engine import LLMEngine
+    from octavo.tokenizers.tokenizer import Tokenizer
 
 
 class Session:
@@ -29,13 +30,17 @@ class Session:
         self._num_requests = 0
 
     @classmethod
-    def from_arguments(cls, args: argparse.Namespace) -> Session:
-        """Load the model that the engine flags describe; only warnings are logged unless asked otherwise."""
+    def from_arguments(cls, args: argparse.Namespace, needs_template: bool = False) -> Session:
+        """Load the model that the engine flags describe; only warnings are logged unless asked otherwise.
+
+        needs_template: raise InvalidRequestError, before the weights are read, unless it has a chat template
+        """
         if not args.verbose and "OCTAVO_LOG_LEVEL" not in envs.settings():
             logging.getLogger("octavo").setLevel(logging.WARNING)
         from octavo.engine.llm_engine import LLMEngine
 
-        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**given_engine_options(args))))
+        check = _require_template if needs_template else None
+        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**given_engine_options(args)), check))
 
     def sampling_params(self, given: Mapping[str, Any], max_tokens: int, kind: RequestOutputKind) -> SamplingParams:
         """Merge what was given over the model's defaults, and these over the command's own max_tokens."""
@@ -94,3 +99,10 @@ class Session:
             yield from self._engine.step()
             if interrupt.requested:
                 self.abort([request_id])
+
+
+def _require_template(tokenizer: Tokenizer | None) -> None:
+    from octavo.tokenizers.chat_template import ChatOptions, choose_template
+
+    if tokenizer is not None:
+        choose_template(tokenizer, ChatOptions())

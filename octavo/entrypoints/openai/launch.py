@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from octavo.config.engine_args import EngineArgs
 from octavo.entrypoints.openai.listening import bind_all, url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
-from octavo.errors import ConfigError
+from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedError
 from octavo.log import get_logger
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def launch(engine_args: EngineArgs, server_args: ServerArgs, model_names: Sequen
         return
     chat_template = read_chat_template(server_args.chat_template)
     check_parsers(engine_args, server_args)
+    check_adapters(engine_args, server_args)
     listeners = bind_all(server_args, server_args.api_server_count or 1)
     try:
         if len(listeners) > 1:
@@ -91,6 +92,25 @@ def check_parsers(engine_args: EngineArgs, server_args: ServerArgs) -> None:
     for path in filter(None, plugins):
         load_plugin(path)
     choose_formats(*names)
+
+
+def check_adapters(engine_args: EngineArgs, server_args: ServerArgs) -> None:
+    """Refuse --lora-modules that no model could take, before one is loaded; raises ConfigError."""
+    if not server_args.lora_modules:
+        return
+    from octavo.engine.adapters import lora_config
+    from octavo.entrypoints.openai.adapters import parse_lora_modules
+    from octavo.lora.checkpoint import adapter_identity, read_adapter
+
+    config = lora_config(engine_args)
+    if config is None:
+        raise ConfigError("--lora-modules needs --enable-lora")
+    for name, path in parse_lora_modules(server_args.lora_modules).items():
+        try:
+            adapter_identity(Path(path))
+            read_adapter(Path(path), config.max_lora_rank, config.dtype)
+        except (CheckpointError, ModelNotFoundError, UnsupportedError) as error:
+            raise ConfigError(f"--lora-modules {name}={path}: {error}") from error
 
 
 def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:

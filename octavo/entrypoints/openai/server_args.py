@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.utils.names import closest_names
 
 
 def _option(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
@@ -115,7 +116,7 @@ class ServerArgs:
         known = {option.name for option in dataclasses.fields(cls)}
         for name in options.keys() - known:
             if name not in UNBUILT_SERVER_OPTIONS:
-                raise ConfigError(f"unknown server option {name!r}")
+                raise ConfigError(f"unknown server option {name!r}{closest_names(name, known)}")
             neutral, reason = UNBUILT_SERVER_OPTIONS[name]
             if options[name] not in neutral:
                 raise UnsupportedError(f"{name}={options[name]!r} is not supported: {reason}; leave it out")

@@ -24,6 +24,7 @@ from octavo.entrypoints.openai.runner import JobRunner
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.adapters import LoRARequest
+from octavo.utils.names import closest_names
 
 if TYPE_CHECKING:
     from octavo.engine.async_llm import AsyncLLM
@@ -165,7 +166,8 @@ class ServerState:
             raise HTTPError(
                 404,
                 f"the model {shown!r} does not exist here; served: "
-                f"{', '.join((*self.model_names, *self.adapters.requests))}",
+                f"{', '.join((*self.model_names, *self.adapters.requests))}"
+                f"{closest_names(shown, (*self.model_names, *self.adapters.requests))}",
                 parameter="model",
                 code="model_not_found",
             )
