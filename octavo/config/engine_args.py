@@ -76,7 +76,7 @@ class EngineArgs(metaclass=_KnownOptions):
     override_generation_config: dict[str, Any] = _option({}, "JSON object merged over the generation config")
     max_logprobs: int = _option(20, "largest logprobs a request may ask for; -1: no limit")
     logprobs_mode: str = _option("raw_logprobs", "what logprobs mean", get_args(LogprobsMode))
-    logits_processors: list[Any] = _option([], "custom logits processors: classes or module:Class", in_cli=False)
+    logits_processors: list[Any] = _option([], "custom logits processors: module:Class (or classes)")
     enforce_eager: bool = _option(False, "run op by op instead of from the tape")
     compute: str = _option("auto", "exact: float32 arithmetic on dequantised weights", ("auto", "exact"))
     quantization: str | None = _option(
@@ -140,7 +140,7 @@ class EngineArgs(metaclass=_KnownOptions):
     distributed_executor_backend: str | type[Any] | None = _option(
         None, "how workers run: uni, mp, ray, external_launcher or module.Class (uni for one worker, mp for several)"
     )
-    worker_cls: str | None = _option(None, "module.Class of another worker; auto: Octavo's", in_cli=False)
+    worker_cls: str | None = _option(None, "module.Class of another worker; auto: Octavo's")
     worker_extension_cls: str | None = _option(None, "module.Class mixed into the worker for collective_rpc")
     kv_events_config: dict[str, Any] | None = _option(None, 'JSON object; {"enable_kv_cache_events": true}')
     structured_outputs_config: dict[str, Any] | None = _option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from octavo.config.configs import LoadConfig
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError, ModelNotFoundError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.resolve import open_checkpoint
@@ -35,7 +35,10 @@ def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None 
         return Tokenizer(load_hf_tokenizer(checkpoint.path), checkpoint.name)
     path = Path(tokenizer_path).expanduser()
     if not path.exists():
-        return load_tokenizer(open_checkpoint(str(tokenizer_path), LoadConfig(load_format="dummy")))
+        try:
+            return load_tokenizer(open_checkpoint(str(tokenizer_path), LoadConfig(load_format="dummy")))
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f"tokenizer={str(tokenizer_path)!r}: {error}") from error
     if path.suffix == ".gguf":
         return Tokenizer(load_gguf_tokenizer(GGUFFile(path)), str(path))
     return Tokenizer(load_hf_tokenizer(path), str(path))

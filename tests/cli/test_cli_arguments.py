@@ -50,6 +50,7 @@ def test_every_engine_option_has_a_flag():
     add_engine_arguments(parser)
     flags = {action.dest for action in parser._actions}
     assert {field.name for field in dataclasses.fields(EngineArgs) if field.metadata["in_cli"]} <= flags
+    assert {"worker_cls", "logits_processors"} <= flags  # classes, which a command line names
 
 
 @pytest.mark.parametrize("name", [name for name, (neutral, _) in UNSUPPORTED_OPTIONS.items() if neutral == (None,)])

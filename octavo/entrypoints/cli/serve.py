@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         engine_options["model"] = given["model_tag"]
     if "model" not in engine_options:
         _check_model_is_none_of(vars(args))
+    if not all(names):
+        raise ConfigError("served_model_name must not be empty: clients could not name the model")
     if names:
         engine_options["served_model_name"] = names[0]
     engine_args = EngineArgs.from_kwargs(**engine_options)

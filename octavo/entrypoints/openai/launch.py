@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from octavo.config.engine_args import EngineArgs
 from octavo.entrypoints.openai.listening import bind_all, url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
-from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedError
+from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from octavo.log import get_logger
 
 if TYPE_CHECKING:
@@ -69,15 +69,21 @@ def _serve_here(
 
 
 def read_chat_template(source: str | None) -> str | None:
-    """Return the template that --chat-template means: Jinja source, or what its file holds."""
-    if source is None or "{{" in source or "{%" in source:
-        return source
+    """Return the template that --chat-template means: Jinja source, or what its file holds; raises ConfigError."""
+    if source is None:
+        return None
+    from octavo.tokenizers.template_source import compile_source
+
     try:
-        return Path(source).read_text(encoding="utf-8")
+        template = source if "{{" in source or "{%" in source else Path(source).read_text(encoding="utf-8")
+        compile_source(template)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--chat-template: {source!r} is neither Jinja source nor a readable file: {error}"
         ) from error
+    except InvalidRequestError as error:
+        raise ConfigError(f"--chat-template: {error}") from error
+    return template
 
 
 def check_parsers(engine_args: EngineArgs, server_args: ServerArgs) -> None:

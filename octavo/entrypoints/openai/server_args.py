@@ -102,6 +102,8 @@ class ServerArgs:
         for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
             if getattr(self, name) is not None and not Path(getattr(self, name)).is_file():
                 raise ConfigError(f"{name} must be a file, got {getattr(self, name)!r}, which is none")
+        if self.root_path and not self.root_path.startswith("/"):
+            raise ConfigError(f"root_path must begin with a slash, got {self.root_path!r}")
         if not self.metrics_prefix.isidentifier():
             raise ConfigError(f"metrics_prefix must be letters, digits and _, got {self.metrics_prefix!r}")
 
