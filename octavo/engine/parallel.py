@@ -69,8 +69,6 @@ def check_model_is_divisible(config: OctavoConfig, checkpoint: Checkpoint) -> No
     if config.model.pooling is not None:
         check_pooling_sizes(checkpoint.config, tp_size, pp_size, config.parallel.decode_context_parallel_size)
         return
-    if pp_size > 1 and config.speculative is not None:
-        raise UnsupportedError("speculative decoding needs all layers in one worker: leave pipeline_parallel_size at 1")
     dcp_size, method = config.parallel.decode_context_parallel_size, config.speculative and config.speculative.method
     if dcp_size > 1 and method is not None and method not in _NETWORK_FREE_METHODS:
         raise UnsupportedError(

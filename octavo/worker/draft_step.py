@@ -1,4 +1,4 @@
-"""The worker's part in speculation: guesses go into the rows, their logits are verified, and new ones are made."""
+"""The worker's part in speculation, of a pipeline the last stage's: guesses are verified, and new ones are made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEASURED_TOKENS = 16
 
 
 class DraftStep:
-    """Call order in a step: place, verify (in place of the sampler, if there are guesses), propose.
+    """Call order in a step: verify (in place of the sampler, if there are guesses), propose.
 
     max_logits_rows: computed at once
     """
@@ -61,11 +61,6 @@ class DraftStep:
         """Forget the row's request."""
         self._proposer.remove(row)
         self._guesses.pop(row, None)
-
-    def place(self, drafts: Mapping[str, list[int]]) -> None:
-        """Put the scheduled guesses behind their rows' tokens, where the step's inputs are gathered."""
-        for request_id, draft in drafts.items():
-            self._rows.place_drafts(self._rows.row(request_id), draft)
 
     def verify(
         self,
@@ -152,14 +147,20 @@ def draft_output_rows(inputs: StepInputs, sampling: NDArray[np.intp], drafts: Se
     return lines
 
 
-def measure_costs(bound: BoundModel, guess_seconds: float, block_sizes: Sequence[int], max_tokens: int) -> StepCosts:
+def measure_costs(
+    bound: BoundModel,
+    guess_seconds: float,
+    block_sizes: Sequence[int],
+    max_tokens: int,
+    empty_hidden: Callable[[int], Float | None],
+) -> StepCosts:
     """Time steps of one and of several tokens, and set what a guess costs against them.
 
     block_sizes: of the KV cache groups; what is written goes to the null block
-    max_tokens: that a step may have
+    max_tokens: that a step may have; empty_hidden: for so many of them what a later stage takes beside them
     """
     most = min(_MEASURED_TOKENS, max_tokens)
-    one, several = (step_seconds(bound, block_sizes, num_tokens) for num_tokens in (1, most))
+    one, several = (step_seconds(bound, block_sizes, count, empty_hidden(count)) for count in (1, most))
     per_token = max((several - one) / max(most - 1, 1), 1e-9)
     guess = min(guess_seconds / per_token, 64.0)
     return StepCosts(fixed=float(np.clip(one / per_token - 1, 0.0, 64.0)), guess=guess)

@@ -104,7 +104,7 @@ class ModelRunner:
         if isinstance(self.model, PoolingModel):
             self._pooling = self._pooling_step(self.model)
         self._drafts: DraftStep | None = None
-        if self._config.speculative is not None:
+        if self._config.speculative is not None and self._border.is_last:
             self._drafts = self._draft_step(self._config.speculative)
 
     def release_memory(self, weights: bool) -> None:
@@ -168,7 +168,7 @@ class ModelRunner:
         if drafter is not None:
             drafter.attach(self._rows, self._block_tables)
             guess_seconds = drafter.guess_seconds(block_sizes)
-        costs = measure_costs(self._bound, guess_seconds, block_sizes, max_tokens)
+        costs = measure_costs(self._bound, guess_seconds, block_sizes, max_tokens, self._border.empty)
         return DraftStep(config, self._rows, self._sampler, max_rows, drafter or make_proposer(config), costs)
 
     def _pooling_step(self, model: PoolingModel) -> PoolingStep:
@@ -214,8 +214,8 @@ class ModelRunner:
         self._update_rows(step)
         if not step.total_num_scheduled_tokens:
             return ModelRunnerOutput()
-        if self._drafts is not None:
-            self._drafts.place(step.scheduled_spec_tokens)
+        for request_id, draft in step.scheduled_spec_tokens.items():
+            self._rows.place_drafts(self._rows.row(request_id), draft)
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
         pooled_rows = _NO_ROWS if self._pooling is None else self._pooling.plan(inputs)
         if not self._border.is_last:

@@ -186,10 +186,12 @@ def test_requests_of_every_kind(tmp_path: Path, sizes: tuple[int, int]) -> None:
 
 
 @pytest.mark.native_ops
-def test_drafts_are_verified_alike_by_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2)])
+def test_drafts_are_verified_alike_by_all_ranks_and_stages(tmp_path: Path, sizes: tuple[int, int]) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
-    drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
-    assert generate(folder, **drafts, **parallel(tp_size=2)) == generate(folder)
+    expected = mixed_requests(folder)
+    for drafts in ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}, {"method": "suffix"}):
+        assert mixed_requests(folder, speculative_config=drafts, **parallel(*sizes)) == expected
 
 
 def decoder(num_heads: int = 4, num_kv: int = 2, num_layers: int = 3) -> DecoderConfig:
@@ -240,10 +242,11 @@ def test_impossible_sizes_are_refused_with_the_numbers(sizes: tuple[int, int], r
 
 def test_what_one_worker_must_do_alone_is_refused_at_start(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model", llama_config(hidden_size=64, intermediate_size=96))
+    draft = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 3}
     with pytest.raises(ConfigError, match="exceeds the 4 query heads"):
         generate(folder, **parallel(tp_size=7))
-    with pytest.raises(UnsupportedError, match="leave pipeline_parallel_size at 1"):
-        generate(folder, speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **parallel(pp_size=2))
+    with pytest.raises(UnsupportedError, match="method 'draft_model' needs one worker, not 2"):
+        generate(folder, speculative_config=draft, **parallel(pp_size=2))
 
 
 def refuses(model: PreTrainedModel, stage: int, odd: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
+from tests.distributed.thread_executor import ThreadExecutor
 from tests.engine.processes import comparable
 from tests.invariance.workloads import random_workload
 from tests.speculative.oracle import Oracle, guessing, sequences_of
@@ -38,12 +39,22 @@ def run(llm: LLM, prompts: list[list[int]], params: Any, **options: Any) -> list
 @pytest.mark.native_ops
 @pytest.mark.parametrize(("seed", "share_right"), [*zip(range(16), itertools.cycle([0.9, 0.5, 1.0]), strict=False)])
 def test_any_request_in_any_engine(folders, seed, share_right):
+    check_workload(folders, seed, share_right)
+
+
+@pytest.mark.native_ops
+@pytest.mark.parametrize(("seed", "share_right"), [(seed, (0.9, 0.5, 1.0)[seed % 3]) for seed in range(20, 26)])
+def test_any_request_in_a_pipeline_whose_last_stage_guesses(folders, seed, share_right):
+    check_workload(folders, seed, share_right, pipeline_parallel_size=2, distributed_executor_backend=ThreadExecutor)
+
+
+def check_workload(folders: Any, seed: int, share_right: float, **arrangement: Any) -> None:
     folder = str(folders[sorted(folders)[seed % 2]])
     workload = random_workload(seed)
     plain = run(LLM(folder, **ROOMY, **workload.arithmetic), workload.prompts, workload.params)
     oracle = Oracle(sequences_of(plain), VOCAB_SIZE, share_right, seed)
     with guessing(oracle):
-        llm = LLM(folder, speculative_config=NGRAM, **workload.engine, **workload.arithmetic)
+        llm = LLM(folder, speculative_config=NGRAM, **workload.engine, **workload.arithmetic, **arrangement)
         rounds = [run(llm, workload.prompts, workload.params, priority=workload.priorities) for _ in range(2)]
     for cache, guessed in zip(("cold", "warm"), rounds, strict=True):
         for params, expected, got in zip(workload.params, plain, guessed, strict=True):
@@ -68,8 +79,11 @@ def test_guesses_save_steps_and_are_counted_by_position(folders):
 
 
 @pytest.mark.native_ops
-@pytest.mark.parametrize("share_right", [1.0, 0.7])
-def test_grammars_bind_guesses_too(folders, share_right):
+@pytest.mark.parametrize(
+    ("share_right", "arrangement"),
+    [(1.0, {}), (0.7, {}), (0.8, {"pipeline_parallel_size": 2, "distributed_executor_backend": ThreadExecutor})],
+)
+def test_grammars_bind_guesses_too(folders, share_right, arrangement):
     wishes = [
         StructuredOutputsParams(regex="(ab|cd){3,9}x?"),
         StructuredOutputsParams(choice=["red", "green", "blue"]),
@@ -84,7 +98,8 @@ def test_grammars_bind_guesses_too(folders, share_right):
     prompts = [[7, 8, 9, seed] for seed in range(3, 3 + len(params))]
     plain = run(LLM(str(folders["llama"]), **ROOMY), prompts, params)
     with guessing(Oracle(sequences_of(plain), VOCAB_SIZE, share_right, 1)):
-        llm = LLM(str(folders["llama"]), speculative_config=NGRAM, **{**ROOMY, "max_num_batched_tokens": 32})
+        options = {**ROOMY, "max_num_batched_tokens": 32, **arrangement}
+        llm = LLM(str(folders["llama"]), speculative_config=NGRAM, **options)
         guessed = run(llm, prompts, params)
     assert [comparable(output) for output in guessed] == [comparable(output) for output in plain]
     assert count(llm, "spec_decode_num_accepted_tokens") > 20
