@@ -29,6 +29,12 @@ def join_world(place: WorkerPlace) -> bool:
                 f"this process is one of {dist.get_world_size()} in torch.distributed, but the sizes ask for "
                 f"{place.world_size} workers"
             )
+        if "cpu:" not in (backends := dist.get_backend_config()):
+            raise ConfigError(
+                f"this process met the others in torch.distributed with backends {backends!r}, which carry arrays of "
+                "GPUs alone, and workers here compute in main memory: init_process_group with 'gloo' or "
+                "'cpu:gloo,cuda:nccl', or leave it to Octavo"
+            )
         return False
     try:
         dist.init_process_group(

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from octavo.distributed.place import WorkerPlace
+from octavo.distributed.torch_group import join_world
+from octavo.errors import ConfigError
+
 _RANK = """
 import json, os, sys, time
 import numpy as np
@@ -106,3 +110,15 @@ def test_what_is_missing_is_said() -> None:
         patch.setitem(sys.modules, "torch.distributed", None)
         with pytest.raises(ConfigError, match=r"install octavo\[distributed\]"):
             torch_group._torch_distributed()
+
+
+def test_a_world_for_gpus_alone_is_refused_with_the_way_out(monkeypatch):
+    torch = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(torch, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch, "get_world_size", lambda: 2)
+    place = WorkerPlace(tp_size=2, address="tcp://127.0.0.1:1")
+    monkeypatch.setattr(torch, "get_backend_config", lambda: "cuda:nccl")
+    with pytest.raises(ConfigError, match=r"'cuda:nccl', which carry arrays of GPUs alone.*'cpu:gloo,cuda:nccl'"):
+        join_world(place)
+    monkeypatch.setattr(torch, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
+    assert not join_world(place)
