@@ -52,7 +52,7 @@ def start_core(config: OctavoConfig, executor: Executor) -> StartedCore:
     plan = plans[0]
     max_kv_tokens = max_request_tokens(plan, step_tokens)
     _log_plan(plans, max_model_len)
-    grammars = StructuredOutputManager(config.structured_outputs.backend, config.model.vocab_size)
+    grammars = StructuredOutputManager(config.structured_outputs.backend)
     # a pooling request ends without the token for which a sequence otherwise needs room
     longest = max_model_len + (config.model.pooling is not None)
     scheduler_config = dataclasses.replace(config.scheduler, max_model_len=longest)

@@ -70,11 +70,13 @@ class Admission:
         # A preempted request's older step is still out: its token must arrive before the request is sent again.
         if request.num_in_flight:
             return False
-        if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR and self._grammar is not None:
+        if not request.is_structured or self._grammar is None:
+            return True
+        if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             if not self._grammar.is_ready(request):
                 return False
             request.status = RequestStatus.WAITING
-        return True
+        return self._grammar.may_run(request)
 
     def _num_new_tokens(self, remaining: int, plan: StepPlan, others_want: bool) -> int:
         threshold = self._config.long_prefill_token_threshold

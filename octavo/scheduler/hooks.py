@@ -36,7 +36,7 @@ class GrammarHook(Protocol):
         """
 
     def may_run(self, request: Request) -> bool:
-        """Say whether a running request may be scheduled now, or would hold up the step."""
+        """Say whether a request whose grammar is compiled may be scheduled now, or would hold up the step."""
 
     def start_masks(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> None:
         """Begin to fill the masks that `bitmask` will be asked for, while the step is computed."""
@@ -44,8 +44,12 @@ class GrammarHook(Protocol):
     def bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> GrammarOutput | None:
         """Return the masks of the requests whose grammar constrains their next token; None if there are none.
 
-        Per request there is one row for each of its drafts and one for what follows.
+        Per request there is one row for each of its drafts and one for what follows. Those that are not there in time
+        are named.
         """
+
+    def begin_accept(self, request: Request, token_id: int) -> bool:
+        """Say whether `accept` would answer at once. Begins what takes long; then ask again in a later step."""
 
     def accept(self, request: Request, token_id: int) -> GrammarProgress:
         """Advance the request's grammar by a token that was sampled under its mask."""

@@ -26,6 +26,7 @@ class StepResults:
         self._grammar = grammar
         self._encoder_cache = encoder_cache
         self._outputs: list[EngineCoreOutput] = []
+        self._held: list[tuple[Request, SchedulerOutput, ModelRunnerOutput]] = []  # until their grammars take a token
         self._speculation: SpeculationStats | None = None
 
     def apply(
@@ -33,42 +34,51 @@ class StepResults:
     ) -> Ended:
         """Book the step for its requests; return those that end, with their final status."""
         ended: Ended = []
-        sampled = runner_output.sampled_token_ids
-        drafts = scheduler_output.scheduled_spec_tokens
-        proposals = runner_output.draft_token_ids
+        held, self._held = self._held, []
+        for request, its_step, its_output in held:
+            self._book(request, its_step, its_output, ended)
         for request in requests:
-            request.num_in_flight -= 1
-            if request.is_finished:
-                continue  # ended between schedule and now
-            request_id = request.request_id
-            token_ids = sampled.get(request_id)
-            if runner_output.failures and request_id in runner_output.failures:
-                ended.append(self._fail(request, self._grammar_error(request) or runner_output.failures[request_id]))
-                continue
-            if runner_output.pooled and request_id in runner_output.pooled:
-                self.add_output(request, [], RequestStatus.FINISHED_STOPPED, pooled=runner_output.pooled[request_id])
-                ended.append((request, RequestStatus.FINISHED_STOPPED))
-                continue
-            if not token_ids:
-                if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
-                    ended.append(self._fail(request, "the model runner returned no token for a finished prompt"))
-                continue
-            if drafts and request_id in drafts:
-                self._settle_drafts(request, len(drafts[request_id]), len(token_ids) - 1)
-            if request.is_structured and self._grammar is not None:
-                new_token_ids, status = _append_structured(request, token_ids, self._grammar)
-            else:
-                new_token_ids, status = _append(request, token_ids)
-            self._emit(request, new_token_ids, status, runner_output)
-            if status is not None:
-                ended.append((request, status))
-            elif proposals:
-                self._take_proposals(request, proposals.get(request_id))
+            self._book(request, scheduler_output, runner_output, ended)
         if self._encoder_cache is not None:
             for request in requests:
                 if request.items and request.num_in_flight == 0:
                     self._encoder_cache.release_passed(request)
         return ended
+
+    def _book(self, request: Request, step: SchedulerOutput, runner_output: ModelRunnerOutput, ended: Ended) -> None:
+        request.num_in_flight -= 1
+        if request.is_finished:
+            return  # ended between schedule and now
+        request_id = request.request_id
+        token_ids = runner_output.sampled_token_ids.get(request_id)
+        if runner_output.failures and request_id in runner_output.failures:
+            ended.append(self._fail(request, self._grammar_error(request) or runner_output.failures[request_id]))
+            return
+        if runner_output.pooled and request_id in runner_output.pooled:
+            self.add_output(request, [], RequestStatus.FINISHED_STOPPED, pooled=runner_output.pooled[request_id])
+            ended.append((request, RequestStatus.FINISHED_STOPPED))
+            return
+        if not token_ids:
+            if request.num_in_flight == 0 and request.num_computed_tokens >= len(request.all_token_ids):
+                ended.append(self._fail(request, "the model runner returned no token for a finished prompt"))
+            elif runner_output.prompt_logprobs and request_id in runner_output.prompt_logprobs:
+                self._emit(request, [], None, runner_output)
+            return
+        if request.is_structured and self._grammar is not None:
+            if not self._grammar.begin_accept(request, token_ids[0]):
+                request.num_in_flight += 1  # for all others its token is still to come
+                self._held.append((request, step, runner_output))
+                return
+            new_token_ids, status = _append_structured(request, token_ids, self._grammar)
+        else:
+            new_token_ids, status = _append(request, token_ids)
+        if request_id in step.scheduled_spec_tokens:
+            self._settle_drafts(request, len(step.scheduled_spec_tokens[request_id]), len(token_ids) - 1)
+        self._emit(request, new_token_ids, status, runner_output)
+        if status is not None:
+            ended.append((request, status))
+        elif runner_output.draft_token_ids:
+            self._take_proposals(request, runner_output.draft_token_ids.get(request_id))
 
     def add_output(
         self,

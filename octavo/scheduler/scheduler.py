@@ -142,7 +142,11 @@ class Scheduler:
         request_ids = [i for i in scheduler_output.structured_request_ids if i in self.requests]
         if not request_ids or self._grammar is None:
             return None
-        return self._grammar.bitmask(request_ids, scheduler_output.scheduled_spec_tokens)
+        masks = self._grammar.bitmask(request_ids, scheduler_output.scheduled_spec_tokens)
+        for request_id in () if masks is None else masks.late_request_ids:
+            request = self.requests[request_id]  # its last token is computed again, when its mask is there
+            request.num_computed_tokens = min(request.num_computed_tokens, len(request.all_token_ids) - 1)
+        return masks
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput
@@ -208,8 +212,6 @@ class Scheduler:
             self._count_if_partial(request, plan)
 
     def _num_tokens_owed(self, request: Request, plan: StepPlan, others_want: bool) -> int:
-        if request.is_structured and self._grammar is not None and not self._grammar.may_run(request):
-            return 0
         computed = request.num_computed_tokens
         num_new = len(request.all_token_ids) + len(request.spec_token_ids) - computed
         if num_new == 0 and self.config.async_scheduling and request.may_run_ahead:
@@ -222,6 +224,8 @@ class Scheduler:
                 num_new = threshold
             if self._encoder_cache is not None and request.items:
                 num_new = self._encoder_cache.limit_chunk(request, num_new, plan.encoder_tokens_left)
+        if num_new and request.is_structured and self._grammar is not None and not self._grammar.may_run(request):
+            return 0
         return num_new
 
     def _count_if_partial(self, request: Request, plan: StepPlan) -> None:

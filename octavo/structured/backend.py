@@ -36,6 +36,9 @@ class Matcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Advance by a token; False if it is not allowed, which is an error for good."""
 
+    def accept_unlocked(self, token_id: int) -> bool:
+        """Do the same, for a token that takes long: other threads have the interpreter meanwhile."""
+
     def num_valid(self, token_ids: Sequence[int]) -> int:
         """Return how many of these tokens are allowed one after another; changes nothing."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import llguidance
 import numpy as np
@@ -31,10 +32,11 @@ _QUOTED_LINE = re.compile(r"\s*(\d+ \|.*|\^)$")
 class GuidanceMatcher:
     """See Matcher."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("_backend", "inner")
 
-    def __init__(self, inner: llguidance.LLMatcher) -> None:
+    def __init__(self, inner: llguidance.LLMatcher, backend: GuidanceBackend) -> None:
         self.inner = inner
+        self._backend = backend
 
     @property
     def is_complete(self) -> bool:
@@ -47,6 +49,11 @@ class GuidanceMatcher:
     def accept(self, token_id: int) -> bool:
         return self.inner.consume_token(token_id)
 
+    def accept_unlocked(self, token_id: int) -> bool:
+        # the library lets go of the lock when it advances two, but not for one: the other is broken, and costs nothing
+        pair = [(self.inner, token_id), (self._backend.broken_matcher.deep_copy(), token_id)]
+        return self._backend.executor.consume_token_par(pair)[0]
+
     def num_valid(self, token_ids: Sequence[int]) -> int:
         return self.inner.validate_tokens(list(token_ids))
 
@@ -54,7 +61,7 @@ class GuidanceMatcher:
         assert self.inner.rollback(num_tokens), "a matcher goes back by tokens that it has accepted"
 
     def copy(self) -> GuidanceMatcher:
-        return GuidanceMatcher(self.inner.deep_copy())
+        return GuidanceMatcher(self.inner.deep_copy(), self._backend)
 
 
 class GuidanceBackend:
@@ -70,6 +77,16 @@ class GuidanceBackend:
             SCHEMA: _parser_limits(limits, limits.max_schema_row_items),
         }
 
+    @cached_property
+    def executor(self) -> llguidance.LLExecutor:
+        """A thread of the library, with the priority of whoever asks first."""
+        return llguidance.LLExecutor(1)
+
+    @cached_property
+    def broken_matcher(self) -> llguidance.LLMatcher:
+        """A matcher that takes no token."""
+        return llguidance.LLMatcher(self._tokenizer, "", log_level=0)
+
     def compile(self, spec: GrammarSpec) -> GuidanceMatcher:
         assert spec.backend == NAME
         grammar = llguidance.LLMatcher.grammar_from_lark(spec.source)
@@ -80,7 +97,7 @@ class GuidanceBackend:
         ignored = matcher.get_grammar_warnings()
         if ignored:
             raise GrammarError(readable("; ".join(ignored)))
-        return GuidanceMatcher(matcher)
+        return GuidanceMatcher(matcher, self)
 
     def fill_mask(self, matcher: Matcher, mask: Bitmask) -> None:
         assert mask.flags.c_contiguous and mask.dtype == np.int32 and len(mask) == 1

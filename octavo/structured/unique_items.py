@@ -7,7 +7,7 @@ behind which no other item is left. Wraps any backend; grammars without such arr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -100,7 +100,13 @@ class UniqueItemsMatcher:
         return self._error or self.inner.error
 
     def accept(self, token_id: int) -> bool:
-        if self.error is not None or not self.inner.accept(token_id):
+        return self._accept(token_id, self.inner.accept)
+
+    def accept_unlocked(self, token_id: int) -> bool:
+        return self._accept(token_id, self.inner.accept_unlocked)
+
+    def _accept(self, token_id: int, accept_inner: Callable[[int], bool]) -> bool:
+        if self.error is not None or not accept_inner(token_id):
             return False
         self._token_ids.append(token_id)
         if not self.reading.read(self._texts[token_id]):

@@ -53,6 +53,9 @@ class XGrammarMatcher:
             self.error = f"token {token_id} does not follow the grammar"
         return self.error is None
 
+    def accept_unlocked(self, token_id: int) -> bool:
+        return self.accept(token_id)  # the library offers nothing else
+
     def num_valid(self, token_ids: Sequence[int]) -> int:
         count = 0
         for token_id in token_ids:

@@ -81,10 +81,14 @@ class SchedulerOutput:
 
 @dataclass(slots=True)
 class GrammarOutput:
-    """Allowed-token bit masks for the step: int32 words, one row of ceil(vocab/32) words per request and draft."""
+    """Allowed-token bit masks for the step: int32 words, one row of ceil(vocab/32) words per request and draft.
+
+    late_request_ids: requests whose masks are not there in time: they get no token in this step
+    """
 
     request_ids: list[str]
     bitmask: bytes
+    late_request_ids: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 _SETUP = "import json, sys; sys.path[:], arguments = json.loads(sys.argv[1]); "
 _KILL_TIMEOUT_S = 5.0
+_THREAD_NICENESS = 10
 
 
 def start_python(program: str, arguments: Sequence[object] = (), **options: Any) -> subprocess.Popen[bytes]:
@@ -32,6 +33,12 @@ def lower_priority(process_id: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process_id, niceness)
     with suppress(OSError):  # Linux may weigh sessions, and processes only within theirs
         Path(f"/proc/{process_id}/autogroup").write_text(str(niceness), encoding="ascii")
+
+
+def lower_thread_priority(thread_id: int) -> None:
+    """Let a thread (by its native id) give way to those that compute, where the system has priorities for threads."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, thread_id, _THREAD_NICENESS)
 
 
 def end_child(process: subprocess.Popen[bytes]) -> int:

@@ -5,8 +5,9 @@ One runner for all devices. What a feature needs beyond this is a helper object 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,6 +257,8 @@ class ModelRunner:
         assert self._executed is not None, "sample_tokens follows an execute_model that returned None"
         executed, self._executed = self._executed, None
         prompt_logprobs = self._prompt_logprobs.collect(executed.prompt_hidden)
+        if grammar is not None and grammar.late_request_ids:
+            executed = executed.without(grammar.late_request_ids)
         output = self._sample(executed, grammar) if executed.request_ids else ModelRunnerOutput()
         output.prompt_logprobs = prompt_logprobs
         if self._drafts is not None:
@@ -264,7 +267,7 @@ class ModelRunner:
 
     def _sample(self, executed: _Executed, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         request_ids, rows, drafts = executed.request_ids, executed.rows, executed.drafts
-        bitmask = None if grammar is None else _bitmask_rows(grammar, request_ids, drafts)
+        bitmask = None if grammar is None or not grammar.request_ids else _bitmask_rows(grammar, request_ids, drafts)
         if drafts is not None:
             assert self._drafts is not None, "only what proposes guesses gets any"
             verified = self._drafts.verify(self._bound.logits, executed.hidden, rows, drafts, bitmask)
@@ -346,6 +349,16 @@ class _Executed:
     drafts: list[list[int]] | None
     hidden: Float
     prompt_hidden: Float
+
+    def without(self, request_ids: Collection[str]) -> _Executed:
+        """Return the same for the other requests: these get no token in this step."""
+        is_kept = np.array([request_id not in request_ids for request_id in self.request_ids])
+        names, drafts = list(compress(self.request_ids, is_kept)), None
+        has_line = is_kept
+        if self.drafts is not None:
+            drafts = list(compress(self.drafts, is_kept))
+            has_line = np.repeat(is_kept, [len(draft) + 1 for draft in self.drafts])
+        return _Executed(names, self.rows[is_kept], drafts, self.hidden[has_line], self.prompt_hidden)
 
 
 def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str], drafts: list[list[int]] | None) -> Int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -131,6 +133,72 @@ def test_grammars_survive_preemption(path: str):
         assert (preemptions > 0) == (num_blocks == 24)
         llm.llm_engine.shutdown()
     assert results[0] == results[1]
+
+
+NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+
+
+@pytest.mark.native_ops
+@pytest.mark.parametrize("speculation", [None, NGRAMS])
+def test_tokens_are_the_same_however_late_masks_are(
+    path: str, monkeypatch: pytest.MonkeyPatch, speculation: dict[str, object] | None
+):
+    """Masks that a step does not wait for, masks and tokens beside the steps, in a small cache and with guesses too."""
+    wishes = [
+        params(wish(json=PERSON), seed=1, temperature=1.0, n=2),
+        params(wish(regex=r"(\w{3,9} ){20,}"), seed=2, temperature=1.0, max_tokens=90, n=3, logprobs=2),
+        params(wish(grammar='root ::= ("ab" | "cd")+'), seed=3, temperature=1.0, max_tokens=40),
+        params(wish(grammar="start: a\na: a a | /[a-z ]/"), seed=4, temperature=1.0, max_tokens=12),
+        params(wish(json={"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3, 12]}}), seed=5),
+        params(wish(choice=["red", "green", "red and blue"]), seed=6, temperature=1.0, prompt_logprobs=1),
+        params(None, seed=7, temperature=1.0, max_tokens=40, ignore_eos=True),
+    ]
+    prompts = [f"{PROMPT}Words, list {i}: ab cd ab cd ab cd" for i in range(len(wishes))]
+    llm = LLM(
+        path, max_model_len=256, num_gpu_blocks_override=18, speculative_config=speculation,
+        use_tqdm_on_load=False,
+    )  # fmt: skip
+    try:
+        expected = [shown(output) for output in llm.generate(prompts, wishes, use_tqdm=False)]
+        client = llm.llm_engine.engine_core
+        manager = client.engine_core._grammars
+        late = delay_masks(manager, monkeypatch)
+        assert [shown(output) for output in llm.generate(prompts, wishes, use_tqdm=False)] == expected
+        stats = client.scheduler_stats()[0]
+        assert stats.kv_cache_usage == 0 and stats.num_preemptions > 0
+        assert late and any(late) == (speculation is not None), "some of the late masks were of guesses"
+        assert not manager._places and not manager._arriving
+    finally:
+        llm.llm_engine.shutdown()
+
+
+def delay_masks(manager, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let a third of all masks be too late and half of the others slow; return how many drafts the late ones had."""
+    chance, late, backend = random.Random(1), [], manager._ready_filler().backend
+    fill, bitmask = backend.fill_mask, manager.bitmask
+
+    def fill_late(matcher, mask):
+        if chance.random() < 0.3:
+            time.sleep(0.01)
+        monkeypatch.setattr("octavo.structured.mask_filler._SLOW_MASK_S", chance.choice([-1, 1]))
+        fill(matcher, mask)
+
+    def note_late(request_ids, drafts):
+        output = bitmask(request_ids, drafts)
+        late.extend(len(drafts.get(name, ())) for name in (output.late_request_ids if output is not None else ()))
+        return output
+
+    monkeypatch.setattr(backend, "fill_mask", fill_late)
+    monkeypatch.setattr(manager, "bitmask", note_late)
+    return late
+
+
+def shown(output) -> list[object]:
+    """Return all that a user sees of a request."""
+    completions = [
+        (one.text, one.token_ids, one.finish_reason, one.stop_reason, one.logprobs) for one in output.outputs
+    ]
+    return [completions, output.prompt_logprobs]
 
 
 @pytest.mark.native_ops

@@ -11,6 +11,7 @@ from octavo.kv_cache.hashing import SequenceItem
 from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.request import RequestStatus
 from octavo.types.grammar import GrammarProgress, GrammarSpec
+from octavo.types.messages import PackedLogprobs
 from octavo.types.request import OWN_FAULTS, FinishReason
 from octavo.types.sampling_params import SamplingParams
 from octavo.types.step import GrammarOutput, ModelRunnerOutput
@@ -31,6 +32,8 @@ class FakeGrammar:
         self.started: list[list[str]] = []
         self.released: list[str] = []
         self.slow: set[str] = set()
+        self.late: list[str] = []
+        self.pondering: set[str] = set()
 
     def is_ready(self, request):
         if request.request_id in self.broken:
@@ -44,8 +47,12 @@ class FakeGrammar:
         self.started.append(list(request_ids))
 
     def bitmask(self, request_ids, drafts):
-        rows = b"".join(name.encode() * (1 + len(drafts.get(name, ()))) for name in request_ids)
-        return GrammarOutput(list(request_ids), rows)
+        in_time = [name for name in request_ids if name not in self.late]
+        rows = b"".join(name.encode() * (1 + len(drafts.get(name, ()))) for name in in_time)
+        return GrammarOutput(in_time, rows, [name for name in request_ids if name in self.late])
+
+    def begin_accept(self, request, token_id):
+        return request.request_id not in self.pondering
 
     def accept(self, request, token_id):
         self.accepted.append((request.request_id, token_id))
@@ -104,6 +111,118 @@ def test_request_whose_mask_takes_long_sits_out_and_others_go_on():
     grammar.slow.clear()
     output, _ = step(scheduler)
     assert list(output.num_scheduled_tokens) == ["s", "plain"], "it keeps its place"
+
+
+def late_step(scheduler, grammar, *late, drafts=None):
+    """Run a step in which the masks of some are not there in time; return what was scheduled and the messages."""
+    grammar.late = list(late)
+    output = scheduler.schedule()
+    masks = scheduler.get_grammar_bitmask(output)
+    results = answer(scheduler, output)
+    for name in late:
+        results.sampled_token_ids.pop(name, None)
+    results.draft_token_ids = drafts or {}
+    messages = scheduler.update_from_output(output, results).outputs
+    check_invariants(scheduler)
+    grammar.late = []
+    return output, masks, {message.request_id: message for message in messages}
+
+
+@pytest.mark.parametrize("length", [4, 5, 7])
+def test_request_whose_mask_is_late_gets_its_token_in_a_later_step(length):
+    """At the end of its prompt, and later, at every place in a block of 4."""
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s", length))
+    scheduler.add_request(make_request("plain", 4, params=SamplingParams(max_tokens=50)))
+    for num_tokens in range(4):
+        output, masks, messages = late_step(scheduler, grammar, "s")
+        assert (masks.request_ids, masks.late_request_ids) == ([], ["s"]) and list(messages) == ["plain"]
+        assert output.num_scheduled_tokens["s"] == (1 if num_tokens else length)
+        grammar.slow.add("s")  # until the mask is there it sits out
+        assert list(step(scheduler)[0].num_scheduled_tokens) == ["plain"]
+        grammar.slow.clear()
+        output, messages = step(scheduler)
+        assert output.num_scheduled_tokens["s"] == 1 and messages["s"].new_token_ids == [7]
+    assert messages["s"].finish_reason is FinishReason.LENGTH and len(grammar.accepted) == 4
+
+
+def test_drafts_of_a_request_whose_mask_is_late_are_given_up():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s"))
+    late_step(scheduler, grammar, drafts={"s": [2, 4]})
+    output, _, messages = late_step(scheduler, grammar, "s")
+    assert output.num_scheduled_tokens == {"s": 3} and not messages
+    assert scheduler.requests["s"].num_computed_tokens == 4
+    output, messages = step(scheduler)
+    assert output.num_scheduled_tokens == {"s": 1} and not output.scheduled_spec_tokens
+    assert messages["s"].new_token_ids == [7]
+
+
+def test_preempted_request_waits_for_its_mask_too():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s"))
+    step(scheduler)
+    scheduler.reset_prefix_cache(reset_running_requests=True)
+    grammar.slow.add("s")
+    assert step(scheduler)[0].num_scheduled_tokens == {}
+    grammar.slow.clear()
+    assert step(scheduler)[0].num_scheduled_tokens == {"s": 5}
+
+
+def test_prompt_logprobs_are_delivered_though_the_first_mask_is_late():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    request = structured("s")
+    scheduler.add_request(request)
+    grammar.late = ["s"]
+    output = scheduler.schedule()
+    scheduler.get_grammar_bitmask(output)
+    packed = PackedLogprobs(1, 1, bytes(4), bytes(4), bytes(4))
+    (message,) = scheduler.update_from_output(output, ModelRunnerOutput(prompt_logprobs={"s": packed})).outputs
+    assert message.prompt_logprobs is packed and message.new_token_ids == [] and message.finish_reason is None
+    assert scheduler.requests["s"].prompt_logprobs_sent
+
+
+def test_token_that_its_grammar_ponders_is_booked_in_a_later_step():
+    grammar = FakeGrammar()
+    grammar.ready |= {"s", "gone"}
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    for request in (structured("s"), structured("gone"), make_request("plain", 4, max_tokens=9)):
+        scheduler.add_request(request)
+    grammar.pondering = {"s", "gone"}
+    output, messages = step(scheduler, token_id=6)
+    assert set(output.num_scheduled_tokens) == {"s", "gone", "plain"} and list(messages) == ["plain"]
+    scheduler.finish_requests(["gone"], RequestStatus.FINISHED_ABORTED)
+    for _ in range(2):
+        output, messages = step(scheduler)
+        assert list(output.num_scheduled_tokens) == list(messages) == ["plain"] and not grammar.accepted
+    grammar.pondering.clear()
+    output, messages = step(scheduler)
+    assert list(output.num_scheduled_tokens) == ["plain"] and messages["s"].new_token_ids == [6]
+    assert grammar.accepted == [("s", 6)]
+    assert step(scheduler)[0].num_scheduled_tokens == {"s": 1, "plain": 1}
+
+
+def test_token_that_its_grammar_ponders_survives_a_preemption():
+    grammar = FakeGrammar()
+    grammar.ready.add("s")
+    scheduler = make_scheduler(hooks={"grammar": grammar})
+    scheduler.add_request(structured("s"))
+    grammar.pondering = {"s"}
+    step(scheduler, token_id=6)
+    scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert step(scheduler)[0].num_scheduled_tokens == {}, "it may be there at any time"
+    grammar.pondering.clear()
+    _, messages = step(scheduler)
+    assert messages["s"].new_token_ids == [6]
+    assert step(scheduler)[0].num_scheduled_tokens == {"s": 5}
 
 
 def test_masks_cover_only_structured_requests_that_sample_now():

@@ -34,7 +34,7 @@ class FakeRequest:
 
 @pytest.fixture
 def manager():
-    manager = StructuredOutputManager("guidance", NUM_TOKENS)
+    manager = StructuredOutputManager("guidance")
     manager.load_vocabulary(small_vocabulary().pack())
     yield manager
     manager.close()
@@ -54,10 +54,13 @@ def arrive(manager: StructuredOutputManager, *requests: FakeRequest) -> None:
 
 def masks(manager: StructuredOutputManager, *names: str, drafts=None) -> list[set[int]]:
     output = manager.bitmask(list(names), drafts or {})
-    if output is None:
-        return []
-    rows = np.frombuffer(output.bitmask, np.int32).reshape(-1, NUM_TOKENS // 32 + 1)
-    return [set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()) for row in rows]
+    assert output is None or not output.late_request_ids
+    return [] if output is None else rows(output.bitmask)
+
+
+def rows(bitmask: bytes) -> list[set[int]]:
+    words = np.frombuffer(bitmask, np.int32).reshape(-1, NUM_TOKENS // 32 + 1)
+    return [set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()) for row in words]
 
 
 def test_first_request_waits_and_a_known_grammar_is_there_at_once(manager: StructuredOutputManager):
@@ -93,6 +96,8 @@ def test_masks_begun_early_are_those_that_are_asked_for(manager: StructuredOutpu
     assert masks(manager, "x", "z") == [{ord("x")}, {ord("z")}]
     manager.start_masks(["x"], {})  # of a step that failed
     manager.accept(requests[0], ord("x"))
+    manager.start_masks(["x"], {})  # again, and all its requests have ended
+    manager.start_masks(["z"], {})
     assert masks(manager, "z") == [{ord("z")}]
 
 
@@ -101,35 +106,142 @@ def test_masks_that_take_long_are_awaited_beside_the_steps(
 ):
     one, two = request("a", "xyz"), request("b", "xyz")
     arrive(manager, one, two)
-    monkeypatch.setattr("octavo.structured.manager._SLOW_MASK_S", -1)  # all of them
+    monkeypatch.setattr("octavo.structured.mask_filler._SLOW_MASK_S", -1)  # all of them
     assert masks(manager, "a", "b") == [{ord("x")}] * 2
-    release, filled = threading.Event(), threading.Event()
-    monkeypatch.setattr(manager, "_fill_alone", held_up(manager._fill_alone, release, filled))
-    for one_of_both in (one, two):
-        assert manager.may_run(one_of_both)
-        assert manager.accept(one_of_both, ord("x")) is CONTINUES
-        assert not manager.may_run(one_of_both) and manager.valid_drafts(one_of_both, [ord("y")]) == []
-    release.set()
-    while not (manager.may_run(one) and manager.may_run(two)):
-        manager.wait(0.05)
-    assert filled.is_set() and masks(manager, "a", "b") == [{ord("y")}] * 2
-    monkeypatch.setattr("octavo.structured.manager._SLOW_MASK_S", 1)
+    with HeldUp(manager, monkeypatch):
+        for one_of_both in (one, two):
+            assert manager.accept(one_of_both, ord("x")) is CONTINUES
+            assert not manager.may_run(one_of_both) and manager.valid_drafts(one_of_both, [ord("y")]) == []
+    wait_until(manager, lambda: manager.may_run(one) and manager.may_run(two))
+    assert masks(manager, "a", "b") == [{ord("y")}] * 2
+    monkeypatch.setattr("octavo.structured.mask_filler._SLOW_MASK_S", 1)
     for expected, answer in (("y", CONTINUES), ("z", COMPLETE)):
         assert manager.accept(one, ord(expected)) is answer
-        while not manager.may_run(one):
-            manager.wait(0.05)
+        wait_until(manager, lambda: manager.may_run(one))
     assert manager.accept(two, ord("y")) is CONTINUES  # whose last mask took long
     assert masks(manager, "b") == [{ord("z")}]
     assert manager.accept(two, ord("z")) is COMPLETE and manager.may_run(two)
 
 
-def held_up(work, release: threading.Event, done: threading.Event):
-    def wait_and_work(*args):
-        release.wait(30)
-        done.set()
-        return work(*args)
+def test_a_step_goes_on_without_a_mask_that_takes_too_long(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    slow, quick, other = request("slow", "xyz"), request("quick", "q{9}"), request("other", "o+")
+    arrive(manager, slow, quick, other)
+    with HeldUp(manager, monkeypatch, "slow"):
+        for _ in range(2):  # drafts or not, at the first time and while it still takes
+            output = manager.bitmask(["quick", "slow", "other"], {"slow": spell("xy")})
+            assert (output.request_ids, output.late_request_ids) == (["quick", "other"], ["slow"])
+            assert rows(output.bitmask) == [{ord("q")}, {ord("o")}]
+            assert not manager.may_run(slow) and manager.may_run(quick) and manager.error(slow) is None
+    wait_until(manager, lambda: manager.may_run(slow))
+    assert masks(manager, "slow", "quick") == [{ord("x")}, {ord("q")}]
+    wait_until(manager, lambda: manager.begin_accept(slow, ord("x")))
+    assert manager.accept(slow, ord("x")) is CONTINUES and manager.accept(quick, ord("q")) is CONTINUES
+    wait_until(manager, lambda: manager.may_run(slow))
+    assert masks(manager, "slow", "quick", drafts={"quick": spell("q")}) == [{ord("y")}, {ord("q")}, {ord("q")}]
 
-    return wait_and_work
+
+def test_a_token_behind_a_slow_mask_is_taken_beside_the_steps(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever becomes of it: it goes on, ends the answer, or is rejected."""
+    monkeypatch.setattr("octavo.structured.mask_filler._SLOW_MASK_S", -1)
+    for token, end in (("x", CONTINUES), ("y", COMPLETE), ("z", REJECTED)):
+        one = request(token, "xa|y", reasoning_end_token_ids=[SPECIAL])
+        arrive(manager, one)
+        assert manager.accept(one, SPECIAL) is CONTINUES
+        manager._places[token].is_slow = True
+        wait_until(manager, lambda one=one: manager.may_run(one))
+        assert masks(manager, token) == [set(b"xy")]
+        release = threading.Event()
+        manager._aside.submit(release.wait, 30)  # its thread has other work
+        assert not manager.begin_accept(one, ord(token)) and not manager.begin_accept(one, ord(token))
+        assert not manager.may_run(one) and manager.error(one) is None
+        release.set()
+        wait_until(manager, lambda one=one, token=token: manager.begin_accept(one, ord(token)))
+        assert manager.accept(one, ord(token)) is end
+        assert (manager.error(one) is not None) == (end is REJECTED)
+        manager.release(one)
+
+
+def test_requests_end_while_their_mask_or_their_token_is_under_way(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    slow, quick = request("slow", "xyz"), request("quick", "q+")
+    arrive(manager, slow, quick)
+    with HeldUp(manager, monkeypatch, "slow"):
+        assert manager.bitmask(["slow", "quick"], {}).late_request_ids == ["slow"]
+        manager.release(slow)
+        arrive(manager, slow)  # the same id again
+        assert masks(manager, "quick") == [{ord("q")}]
+        assert manager.may_run(slow)
+    assert masks(manager, "slow", "quick") == [{ord("x")}, {ord("q")}]
+    manager._places["slow"].is_slow = True
+    wait_until(manager, lambda: manager.may_run(slow))
+    release = threading.Event()
+    manager._aside.submit(release.wait, 30)
+    assert not manager.begin_accept(slow, ord("x"))
+    manager.release(slow)
+    release.set()
+    arrive(manager, slow)
+    assert masks(manager, "slow") == [{ord("x")}]
+
+
+def test_many_slow_masks_in_one_step_hold_it_up_as_long_as_two(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    slow = [request(f"slow{i}", "x+") for i in range(6)]
+    quick = request("quick", "q+")
+    arrive(manager, *slow, quick)
+    names = [one.request_id for one in slow]
+    with HeldUp(manager, monkeypatch, *names):
+        output = manager.bitmask([*names, "quick"], {})
+        assert output.late_request_ids == [*names, "quick"] and output.bitmask == b""
+        assert [manager.may_run(one) for one in (*slow, quick)] == [False] * 2 + [True] * 5
+    wait_until(manager, lambda: all(map(manager.may_run, slow)))
+    assert masks(manager, *names, "quick") == [{ord("x")}] * 6 + [{ord("q")}]
+
+
+def test_a_first_mask_that_takes_long_is_made_before_the_request_is_scheduled(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("octavo.structured.mask_filler._SLOW_MASK_S", -1)
+    one = request("a", "xy")
+    arrive(manager, one)
+    wait_until(manager, lambda: manager.may_run(one))
+    with HeldUp(manager, monkeypatch):
+        assert masks(manager, "a") == [{ord("x")}], "nothing is left to be made in the step"
+
+
+class HeldUp:
+    """Until its end, masks of some places (of all, unless they are named) are not made."""
+
+    def __init__(self, manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.release = threading.Event()
+        held = [manager._places[name].matcher for name in names]
+        backend = manager._ready_filler().backend
+        fill = backend.fill_mask
+
+        def fill_late(matcher, mask):
+            if not names or any(matcher is one for one in held):
+                assert self.release.wait(30)
+            fill(matcher, mask)
+
+        monkeypatch.setattr(backend, "fill_mask", fill_late)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+
+
+def wait_until(manager: StructuredOutputManager, condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        manager.wait(0.05)
+        assert time.monotonic() < deadline
 
 
 def test_grammar_ends_and_rejects(manager: StructuredOutputManager):
@@ -221,7 +333,7 @@ def test_drafts_get_a_row_each_and_leave_the_place_as_it_was(manager: Structured
 
 
 def test_grammar_that_gets_too_costly_allows_nothing_and_says_why():
-    manager = StructuredOutputManager("guidance", NUM_TOKENS, GrammarLimits(step_fuel=10))
+    manager = StructuredOutputManager("guidance", GrammarLimits(step_fuel=10))
     manager.load_vocabulary(small_vocabulary().pack())
     costly, cheap = request("a", "(.*a){12}b"), request("b", "x")
     arrive(manager, costly, cheap)
