@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "dispatch.h"
+#include "quant_adapters.h"
 #include "thread_pool.h"
 
 namespace octavo {
@@ -44,6 +45,12 @@ AdapterSlots::AdapterSlots(std::vector<std::int64_t> out_sizes, std::int64_t in_
     if (!positive) raise_value_error("adapters need at least one slot, input feature and output of each part");
 }
 
+void AdapterSlots::Slot::reserve(std::int64_t size_bytes) {
+    if (capacity >= size_bytes) return;
+    memory = allocate_weight(size_bytes);
+    capacity = size_bytes;
+}
+
 template <class Element>
 void AdapterSlots::pack(Slot& slot, const nb::list& adapters) {
     std::vector<Pair<Element>> pairs;
@@ -60,10 +67,7 @@ void AdapterSlots::pack(Slot& slot, const nb::list& adapters) {
     scales.resize(static_cast<std::size_t>(round_up(static_cast<std::int64_t>(scales.size()), kAdapterColumns)));
     const std::int64_t num_down = static_cast<std::int64_t>(scales.size()) * in_features_;
     const std::int64_t size = (num_down + num_up) * static_cast<std::int64_t>(sizeof(Element));
-    if (slot.capacity < size) {
-        slot.memory = allocate_weight(size);
-        slot.capacity = size;
-    }
+    slot.reserve(size);
     slot.ranks = std::move(ranks);
     slot.scales = std::move(scales);
     Element* down = reinterpret_cast<Element*>(slot.memory.get());
@@ -94,15 +98,18 @@ void AdapterSlots::put(std::int64_t index, const std::string& type_name, nb::lis
     if (index < 0 || index >= num_slots()) raise_value_error("slot must be from 0 to %lld", static_cast<long long>(num_slots() - 1));
     if (nb::len(adapters) != out_sizes_.size()) raise_value_error("adapters must have %zu parts", out_sizes_.size());
     Slot& slot = slots_[static_cast<std::size_t>(index)];
-    if (type_name == "float32") {
+    if (type_name == "int8") {
+        pack_quantized(slot, adapters, out_sizes_, in_features_);
+    } else if (type_name == "float32") {
         pack<float>(slot, adapters);
         slot.kind = ElementKind::float32;
     } else if (type_name == "float16" || type_name == "bfloat16") {
         pack<std::uint16_t>(slot, adapters);
         slot.kind = type_name == "float16" ? ElementKind::float16 : ElementKind::bfloat16;
     } else {
-        raise_value_error("adapters must be float32, float16 or bfloat16, got %s", type_name.c_str());
+        raise_value_error("adapters must be float32, float16, bfloat16 or int8, got %s", type_name.c_str());
     }
+    slot.is_quantized = type_name == "int8";
 }
 
 void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t num_slots) {
@@ -114,14 +121,6 @@ void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t n
 }
 
 namespace {
-
-// Rows of one adapter that are computed together. first: their place in the hidden values
-struct RowGroup {
-    const AdapterSlots::Slot* slot;
-    std::int64_t rows[kAdapterRows];
-    int count;
-    std::int64_t first;
-};
 
 // The rows that have an adapter with anything for this layer, by slot: neighbours share what a cache holds of its weights.
 std::vector<RowGroup> group_rows(const std::int32_t* slots, std::int64_t num_rows, const AdapterSlots& adapters) {
@@ -146,22 +145,23 @@ std::vector<RowGroup> group_rows(const std::int32_t* slots, std::int64_t num_row
     return groups;
 }
 
-// The values between the two products, [rows][stride], kept by the calling thread.
-struct Hidden {
-    float* data;
-    std::int64_t stride;
-};
-
 Hidden hidden_memory(const std::vector<RowGroup>& groups) {
     thread_local std::vector<float> memory;
     std::size_t stride = 0;
-    for (const RowGroup& group : groups) stride = std::max(stride, group.slot->scales.size());
+    for (const RowGroup& group : groups) {
+        const std::size_t records = group.slot->is_quantized ? static_cast<std::size_t>(hidden_record_floats(*group.slot)) : 0;
+        stride = std::max(stride, group.slot->scales.size() + records);
+    }
     const std::size_t size = static_cast<std::size_t>(groups.back().first + kAdapterRows) * stride;
     if (memory.size() < size) memory.resize(size);
     return {memory.data(), static_cast<std::int64_t>(stride)};
 }
 
-void shrink_group(const RowGroup& group, const Matrix<const float>& x, const Hidden& hidden) {
+void shrink_group(const RowGroup& group, const LinearInput& input, const Hidden& hidden, const RowGroup* next) {
+    const Matrix<const float>& x = input.x;
+    if (group.slot->is_quantized) {
+        return shrink_quantized(group, input.by_32, x.columns, hidden, next == nullptr ? nullptr : next->slot->memory.get());
+    }
     const std::int64_t bytes = element_bytes(group.slot->kind) * kAdapterColumns * x.columns;
     ShrinkShare share{group.slot->kind, {}, group.count, x.columns, nullptr, nullptr, nullptr, hidden.stride};
     for (int k = 0; k < group.count; ++k) share.x[k] = x.row(group.rows[k]);
@@ -181,8 +181,13 @@ std::int64_t count_blocks(const AdapterSlots& adapters) {
     return count;
 }
 
-void expand_group(const RowGroup& group, const AdapterSlots& adapters, const Hidden& hidden, const Range& blocks, float* out) {
+void expand_group(const RowGroup& group, const AdapterSlots& adapters, const Hidden& hidden, const Range& blocks, float* out,
+                  const RowGroup* next) {
     const AdapterSlots::Slot& slot = *group.slot;
+    if (slot.is_quantized) {
+        const std::uint8_t* after = next == nullptr ? nullptr : quantized_up(*next->slot, adapters.in_features());
+        return expand_quantized(group, adapters, hidden, blocks, out, after);
+    }
     const std::int64_t bytes = element_bytes(slot.kind);
     const std::uint8_t* up = slot.memory.get() + static_cast<std::int64_t>(slot.scales.size()) * adapters.in_features() * bytes;
     ExpandShare share{slot.kind, hidden.data + group.first * hidden.stride, hidden.stride, group.count, 0, nullptr, {}, 0};
@@ -206,9 +211,14 @@ void expand_group(const RowGroup& group, const AdapterSlots& adapters, const Hid
 void expand_groups(const std::vector<RowGroup>& groups, const AdapterSlots& adapters, const Hidden& hidden, float* out) {
     const std::int64_t num_blocks = count_blocks(adapters), num_groups = static_cast<std::int64_t>(groups.size());
     const std::int64_t num_shares = num_groups < num_threads() ? num_threads() : 1;
-    parallel_for(num_groups * num_shares, [&](std::int64_t tile) {
+    const std::int64_t num_runs = std::min<std::int64_t>(num_groups, num_threads());
+    parallel_for(num_runs * num_shares, [&](std::int64_t tile) {
         const Range blocks = tile_range(num_blocks, num_shares, tile % num_shares);
-        expand_group(groups[static_cast<std::size_t>(tile / num_shares)], adapters, hidden, blocks, out);
+        const Range own = tile_range(num_groups, num_runs, tile / num_shares);
+        for (std::int64_t i = own.begin; i < own.end; ++i) {
+            const RowGroup* group = &groups[static_cast<std::size_t>(i)];
+            expand_group(*group, adapters, hidden, blocks, out, i + 1 < own.end ? group + 1 : nullptr);
+        }
     });
 }
 
@@ -219,6 +229,9 @@ void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const We
     run_embedding(ids, count, table, out);
     const std::vector<RowGroup> groups = group_rows(slots, count, adapters);
     if (groups.empty()) return;
+    for (const RowGroup& group : groups) {
+        if (group.slot->is_quantized) raise_value_error("adapters of embeddings must not be int8");
+    }
     const Hidden hidden = hidden_memory(groups);
     for (const RowGroup& group : groups) {
         const AdapterSlots::Slot& slot = *group.slot;
@@ -241,10 +254,16 @@ void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, cons
     const std::vector<RowGroup> groups = group_rows(slots, x.rows, adapters);
     if (groups.empty()) return weight.linear(x, bias, out);
     const Hidden hidden = hidden_memory(groups);
-    const std::function<void(std::int64_t)> shrink = [&](std::int64_t index) {
-        shrink_group(groups[static_cast<std::size_t>(index)], x, hidden);
+    const std::int64_t num_runs = std::min<std::int64_t>(static_cast<std::int64_t>(groups.size()), num_threads());
+    const std::function<void(const LinearInput&, std::int64_t)> shrink = [&](const LinearInput& input, std::int64_t index) {
+        const Range own = tile_range(static_cast<std::int64_t>(groups.size()), num_runs, index);
+        for (std::int64_t i = own.begin; i < own.end; ++i) {
+            const RowGroup* group = &groups[static_cast<std::size_t>(i)];
+            shrink_group(*group, input, hidden, i + 1 < own.end ? group + 1 : nullptr);
+        }
     };
-    const Companion companion{static_cast<std::int64_t>(groups.size()), shrink};
+    const bool rounds = std::any_of(groups.begin(), groups.end(), [](const RowGroup& group) { return group.slot->is_quantized; });
+    const Companion companion{num_runs, rounds ? 32 : 0, shrink};
     weight.linear(x, bias, out, &companion);
     expand_groups(groups, adapters, hidden, out);
 }

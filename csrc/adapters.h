@@ -17,17 +17,21 @@ namespace octavo {
 class AdapterSlots {
   public:
     struct Slot {
-        ElementKind kind;
+        bool is_quantized = false;  // 8 bits: see quant_adapters.h
+        ElementKind kind;           // otherwise
         WeightMemory memory;
         std::int64_t capacity = 0;  // bytes
         std::vector<std::int64_t> ranks;  // of each part; 0: no adapter
         std::vector<float> scales;        // of each rank of all parts, filled up to whole kAdapterColumns; empty: no adapter
+
+        void reserve(std::int64_t size_bytes);
     };
 
     // Raises ValueError unless all sizes are positive.
     AdapterSlots(std::vector<std::int64_t> out_sizes, std::int64_t in_features, std::int64_t num_slots);
 
-    // adapters: of each part None or (down [r, in], up [out, r], scale), of float32 or the bits of 16-bit numbers as `type_name` says.
+    // adapters: of each part None or (down [r, in], up [out, r], scale), of float32 or the bits of 16-bit numbers as `type_name` says; int8:
+    // see pack_quantized.
     // Raises ValueError, having changed nothing, when they do not fit.
     void put(std::int64_t slot, const std::string& type_name, nb::list adapters);
 
@@ -48,6 +52,20 @@ class AdapterSlots {
     std::int64_t in_features_;
     std::int64_t out_features_ = 0;
     std::vector<Slot> slots_;
+};
+
+// Rows of one adapter that are computed together. first: their place in the hidden values
+struct RowGroup {
+    const AdapterSlots::Slot* slot;
+    std::int64_t rows[kAdapterRows];
+    int count;
+    std::int64_t first;
+};
+
+// The values between the two products, [rows][stride], kept by the calling thread; of 8-bit adapters also rounded, behind them.
+struct Hidden {
+    float* data;
+    std::int64_t stride;
 };
 
 // Raises ValueError unless every slot is -1 or one of the adapters'.

@@ -76,6 +76,10 @@ std::int64_t PackedWeight::size_bytes() const {
     return size;
 }
 
+bool PackedWeight::rounds_inputs() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->activation_group() != 0; });
+}
+
 void PackedWeight::read_row(std::int64_t index, float* out) const {
     std::size_t part = 0;
     while (index >= parts_[part]->out_features()) index -= parts_[part++]->out_features();
@@ -102,21 +106,18 @@ Split choose_split(const WeightPart& part, std::int64_t num_rows) {
     return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (part.num_panels() + 7) / 8)), 0, 0};
 }
 
-LinearInput prepare_input(const Matrix<const float>& x, const std::vector<std::unique_ptr<WeightPart>>& parts) {
-    LinearInput input{x, {}, {}};
-    for (const auto& part : parts) {
-        const int group = part->activation_group();
-        QuantizedRows& rows = group == 32 ? input.by_32 : input.by_16;
-        if (group != 0 && rows.records == nullptr) rows = quantize_rows(x, group);
-    }
-    return input;
+void round_input(LinearInput& input, int group) {
+    QuantizedRows& rows = group == 32 ? input.by_32 : input.by_16;
+    if (group != 0 && rows.records == nullptr) rows = quantize_rows(input.x, group);
 }
 
 }  // namespace
 
 void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const {
     if (x.rows == 0) return;
-    const LinearInput input = prepare_input(x, parts_);
+    LinearInput input{x, {}, {}};
+    if (companion != nullptr) round_input(input, companion->activation_group);
+    for (const auto& part : parts_) round_input(input, part->activation_group());
     std::vector<Split> splits;
     std::int64_t num_tiles = 0, first_column = 0;
     for (const auto& part : parts_) {
@@ -128,7 +129,7 @@ void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float
     }
     const std::int64_t num_others = companion == nullptr ? 0 : companion->num_tiles;
     parallel_for(num_tiles + num_others, [&](std::int64_t tile) {
-        if (tile < num_others) return companion->run_tile(tile);
+        if (tile < num_others) return companion->run_tile(input, tile);
         tile -= num_others;
         std::size_t index = splits.size() - 1;
         while (tile < splits[index].first_tile) --index;
@@ -208,6 +209,7 @@ void bind_linear(nb::module_& m) {
     nb::class_<Weight>(m, "Weight", "A matrix [out_features, in_features] packed for `linear` and `embedding`.")
         .def_prop_ro("out_features", &Weight::out_features)
         .def_prop_ro("in_features", &Weight::in_features)
+        .def_prop_ro("rounds_inputs", &Weight::rounds_inputs)
         .def("dequantized", &dequantized, "Return the matrix as float32 [out_features, in_features], a copy.");
     nb::class_<PackedWeight, Weight>(m, "PackedWeight", "Parts stacked along the output axis, each in its own format.")
         .def_prop_ro("size_bytes", &PackedWeight::size_bytes);

@@ -12,10 +12,24 @@
 
 namespace octavo {
 
+// Activations quantised for a kernel, see RecordTail in kernels/quant_format.h.
+struct QuantizedRows {
+    const std::uint8_t* records = nullptr;
+    std::int64_t stride = 0;  // bytes
+};
+
+// What a linear call reads: the rows, and the same rows quantised in groups of 16 and 32 where a part asks for it.
+struct LinearInput {
+    Matrix<const float> x;
+    QuantizedRows by_16;
+    QuantizedRows by_32;
+};
+
 // Other work for the threads of a linear call, done when that returns: where that waits for arithmetic, this may wait for memory.
 struct Companion {
     std::int64_t num_tiles;
-    const std::function<void(std::int64_t)>& run_tile;
+    int activation_group;  // of the rounded inputs that it reads; 0: none
+    const std::function<void(const LinearInput&, std::int64_t)>& run_tile;
 };
 
 // A matrix [out_features, in_features] in some packed form. Its members work on plain memory, need no GIL and check nothing.
@@ -32,6 +46,9 @@ class Weight {
     // Copies one row of the matrix, dequantised, to out [in_features].
     virtual void read_row(std::int64_t index, float* out) const = 0;
 
+    // Whether any of its outputs are of quantised weights.
+    virtual bool rounds_inputs() const = 0;
+
   protected:
     std::int64_t out_features_ = 0;
     std::int64_t in_features_ = 0;
@@ -42,19 +59,6 @@ void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& ta
 
 // The same for a table that begins with the row of first_id; ids that it does not have give zeros.
 void run_embedding_share(const std::int32_t* ids, std::int64_t count, const Weight& table, std::int64_t first_id, float* out);
-
-// Activations quantised for a kernel, see RecordTail in kernels/quant_format.h.
-struct QuantizedRows {
-    const std::uint8_t* records = nullptr;
-    std::int64_t stride = 0;  // bytes
-};
-
-// What a linear call reads: the rows, and the same rows quantised in groups of 16 and 32 where a part asks for it.
-struct LinearInput {
-    Matrix<const float> x;
-    QuantizedRows by_16;
-    QuantizedRows by_32;
-};
 
 // A block of one part's outputs.
 struct LinearBlock {
@@ -105,6 +109,7 @@ class PackedWeight final : public Weight {
 
     void linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const override;
     void read_row(std::int64_t index, float* out) const override;
+    bool rounds_inputs() const override;
 
     std::int64_t size_bytes() const;
 

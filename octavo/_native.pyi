@@ -20,6 +20,8 @@ class Weight:
     def out_features(self) -> int: ...
     @property
     def in_features(self) -> int: ...
+    @property
+    def rounds_inputs(self) -> bool: ...
     def dequantized(self) -> _Float: ...
 
 class PackedWeight(Weight):
@@ -28,10 +30,14 @@ class PackedWeight(Weight):
     @property
     def size_bytes(self) -> int: ...
 
-LowRank = tuple[_Float | NDArray[np.uint16], _Float | NDArray[np.uint16], float]
+AdapterMatrix = _Float | NDArray[np.uint16] | tuple[NDArray[np.uint8], NDArray[np.uint16]]
+LowRank = tuple[AdapterMatrix, AdapterMatrix, float]
 
 class AdapterSlots:
-    """The low-rank adapters of one linear layer, by slot; 16-bit numbers as their bits."""
+    """The low-rank adapters of one linear layer, by slot.
+
+    put: 16-bit numbers as their bits; int8 as codes plus 128 and scales, float16 as their bits
+    """
 
     def __init__(self, out_sizes: list[int], in_features: int, num_slots: int) -> None: ...
     def put(self, slot: int, type_name: str, adapters: list[LowRank | None]) -> None: ...

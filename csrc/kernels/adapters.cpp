@@ -5,7 +5,8 @@
 #include "kernels/adapters.h"
 
 #include "kernels/half.h"
-#include "kernels/simd.h"
+#include "kernels/quant_dot.h"
+#include "kernels/tile.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
@@ -127,7 +128,128 @@ void expand_elements(const ExpandShare& share) {
     if (first < share.num_rows) expand_rows<Element, 1>(share, first);
 }
 
+// -- 8-bit adapters
+
+// What a row's hidden values are to all panels.
+struct HiddenGroup {
+    const std::uint8_t* codes;
+    RecordTail tail;
+};
+
+OCTAVO_INLINE HiddenGroup read_hidden(const QuantExpandShare& share, int row, int num_codes) {
+    HiddenGroup hidden;
+    hidden.codes = share.records + row * share.record_stride;
+    hidden.tail = read_tail(hidden.codes, kAdapterGroup);
+    std::int32_t sum = 0;
+    for (int i = 0; i < num_codes; ++i) sum += static_cast<std::int8_t>(hidden.codes[i]);
+    hidden.tail.minus_128 = -128 * sum;
+    hidden.tail.scale *= share.scale;
+    hidden.tail.zero *= share.scale;
+    return hidden;
+}
+
+// Asks for what lies kAheadBytes further on in this matrix or, where it ends, in the next.
+OCTAVO_INLINE void ask_ahead_in(const QuantExpandShare& share, const std::uint8_t* panel, const std::uint8_t* end, int bytes) {
+    const std::uint8_t* ahead = panel + kAheadBytes;
+    if (ahead >= end) {
+        if (share.next == nullptr) return;
+        ahead = share.next + (ahead - end);
+    }
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 3);
+}
+
+#if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
+
+template <int rows, int steps>
+void expand_panels(const QuantExpandShare& share, int first) {
+    constexpr int P = kVectorsPerPanel;
+    constexpr int kBytes = static_cast<int>(quant_up_panel_bytes(4 * steps));
+    Ints x[rows][steps];
+    RecordTail tails[rows];
+    for (int k = 0; k < rows; ++k) {
+        const HiddenGroup hidden = read_hidden(share, first + k, 4 * steps);
+        tails[k] = hidden.tail;
+        for (int step = 0; step < steps; ++step) x[k][step] = set_int(read_four(hidden.codes + 4 * step));
+    }
+    const std::uint8_t* panel = share.up;
+    const std::uint8_t* end = panel + (share.num_outputs + kQuantPanel - 1) / kQuantPanel * kBytes;
+    for (std::int64_t column = 0; column < share.num_outputs; column += kQuantPanel, panel += kBytes) {
+        if (first == 0) ask_ahead_in(share, panel, end, kBytes);
+        const Half* scales = reinterpret_cast<const Half*>(panel + steps * 64);
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+            Dots<8, false> dots[rows];
+            CodeSums<8, 4 * steps, false> code_sums;
+            code_sums.start();
+#pragma GCC unroll 4
+            for (int k = 0; k < rows; ++k) dots[k].start(tails[k]);
+#pragma GCC unroll 4
+            for (int step = 0; step < steps; ++step) {
+                const Ints codes = load_bytes(panel + step * 64 + p * kVectorBytes);
+                code_sums.add(codes);
+#if defined(OCTAVO_HAS_DPBUSD)
+                const Ints weights = codes, magnitudes = codes;
+#else
+                const Ints weights = xor_bits(codes, set_byte(static_cast<char>(0x80))), magnitudes = abs_bytes(weights);
+#endif
+#pragma GCC unroll 4
+                for (int k = 0; k < rows; ++k) dots[k].add(weights, magnitudes, x[k][step]);
+            }
+            const Vec scale = load(scales + p * kColumns), sum_of_codes = code_sums.finish();
+#pragma GCC unroll 4
+            for (int k = 0; k < rows; ++k) {
+                const Vec product = fma(dots[k].finish(tails[k]), set(tails[k].scale), mul(sum_of_codes, set(tails[k].zero)));
+                float* y = share.y[first + k] + column;
+                const std::int64_t left = share.num_outputs - column;
+                store_cut(y, fma(scale, product, load_cut(y, p * kColumns, left)), p * kColumns, left);
+            }
+        }
+    }
+}
+
+#else
+
+template <int rows, int steps>
+void expand_panels(const QuantExpandShare& share, int first) {
+    for (int k = first; k < first + rows; ++k) {
+        const HiddenGroup hidden = read_hidden(share, k, 4 * steps);
+        const std::uint8_t* panel = share.up;
+        for (std::int64_t column = 0; column < share.num_outputs; ++column) {
+            const std::int64_t c = column % kQuantPanel;
+            std::int32_t dot = 0, code_sum = 0;
+            for (int i = 0; i < 4 * steps; ++i) {
+                const std::int32_t code = panel[i / 4 * 64 + c * 4 + i % 4] - 128;
+                dot += code * static_cast<std::int8_t>(hidden.codes[i]);
+                code_sum += code;
+            }
+            const float scale = half_to_float(reinterpret_cast<const Half*>(panel + steps * 64)[c].bits);
+            const float product = static_cast<float>(dot) * hidden.tail.scale + static_cast<float>(code_sum) * hidden.tail.zero;
+            share.y[k][column] += scale * product;
+            if (c == kQuantPanel - 1) panel += quant_up_panel_bytes(4 * steps);
+        }
+    }
+}
+
+#endif
+
+template <int steps>
+void expand_steps(const QuantExpandShare& share) {
+    int first = 0;
+    for (; first + 4 <= share.num_rows; first += 4) expand_panels<4, steps>(share, first);
+    for (; first + 2 <= share.num_rows; first += 2) expand_panels<2, steps>(share, first);
+    if (first < share.num_rows) expand_panels<1, steps>(share, first);
+}
+
 }  // namespace
+
+void expand_quantized(const QuantExpandShare& share) {
+    switch ((share.num_ranks + 3) / 4) {
+        case 1: return expand_steps<1>(share);
+        case 2: return expand_steps<2>(share);
+        case 3: return expand_steps<3>(share);
+        default: return expand_steps<4>(share);
+    }
+}
 
 void shrink(const ShrinkShare& share) {
     switch (share.kind) {

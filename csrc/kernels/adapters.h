@@ -1,4 +1,4 @@
-// Low-rank adapters (LoRA) on rows; see ShrinkShare and ExpandShare in kernels.h.
+// Low-rank adapters (LoRA) on rows; see ShrinkShare, ExpandShare and QuantExpandShare in kernels.h.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -7,5 +7,6 @@ namespace octavo::OCTAVO_ISA_NAMESPACE {
 
 void shrink(const ShrinkShare& share);
 void expand_adapter(const ExpandShare& share);
+void expand_quantized(const QuantExpandShare& share);
 
 }  // namespace octavo::OCTAVO_ISA_NAMESPACE

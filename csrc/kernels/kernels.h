@@ -136,6 +136,25 @@ struct ExpandShare {
     std::int64_t num_outputs;
 };
 
+// The second product of an 8-bit adapter, of kAdapterGroup ranks or fewer: y += up hidden, where hidden was rounded. `up` lies in panels
+// of kQuantPanel outputs, each like a group of a quantised weight (see quant_format.h) that ends with the last 4 ranks: codes, then
+// float16 scales.
+struct QuantExpandShare {
+    const std::uint8_t* records;  // of the first row
+    std::int64_t record_stride;   // bytes
+    float scale;                  // of the adapter
+    int num_rows;
+    int num_ranks;
+    const std::uint8_t* up;
+    float* y[kAdapterRows];  // each row's outputs [num_outputs]
+    std::int64_t num_outputs;
+    const std::uint8_t* next;  // what this thread reads next, to ask for it in time; or null
+};
+
+constexpr int kAdapterGroup = 16;
+
+OCTAVO_SHARED std::int64_t quant_up_panel_bytes(std::int64_t num_ranks) { return kQuantPanel * ((num_ranks + 3) / 4 * 4 + 2); }
+
 struct Kernels {
     const char* isa;
     int panel_width;
@@ -165,6 +184,7 @@ struct Kernels {
 
     void (*shrink)(const ShrinkShare& share);
     void (*expand_adapter)(const ExpandShare& share);
+    void (*expand_quantized)(const QuantExpandShare& share);
 
     // Writes the key and value [head_dim] of one token and head at `offset` of a block; `keys`, `values`: of that block and head.
     void (*store_kv)(KvType type, const float* key, const float* value, std::int64_t head_dim, std::int64_t block_size,

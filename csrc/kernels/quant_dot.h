@@ -7,6 +7,7 @@
 //   32-bit sums: at most 255 * 127 * 32 in a group, far below 2^24, so that the conversion to float32 is exact too.
 #pragma once
 
+#include "kernels/quant_format.h"
 #include "kernels/simd.h"
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -14,6 +15,18 @@
 #endif
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
+
+OCTAVO_INLINE RecordTail read_tail(const std::uint8_t* record, int group) {
+    RecordTail tail;
+    std::memcpy(&tail, record + group, sizeof(tail));
+    return tail;
+}
+
+OCTAVO_INLINE std::int32_t read_four(const std::uint8_t* p) {
+    std::int32_t four;
+    std::memcpy(&four, p, sizeof(four));
+    return four;
+}
 
 #if defined(OCTAVO_ISA_AVX512)
 
@@ -41,7 +54,7 @@ OCTAVO_INLINE Vec to_float(Ints a) { return _mm512_cvtepi32_ps(a); }
 OCTAVO_INLINE Ints dpbusd(Ints sum, Ints weights, Ints x) { return _mm512_dpbusd_epi32(sum, weights, x); }
 #endif
 
-#else
+#elif defined(OCTAVO_ISA_AVX2)
 
 using Ints = __m256i;
 constexpr int kColumns = 8;
@@ -63,6 +76,93 @@ OCTAVO_INLINE Vec to_float(Ints a) { return _mm256_cvtepi32_ps(a); }
 #if defined(OCTAVO_HAS_DPBUSD)
 OCTAVO_INLINE Ints dpbusd(Ints sum, Ints weights, Ints x) { return _mm256_dpbusd_avx_epi32(sum, weights, x); }
 #endif
+
+#endif
+
+#if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
+
+constexpr int kVectorsPerPanel = static_cast<int>(kQuantPanel) / kColumns;
+constexpr int kVectorBytes = 4 * kColumns;
+
+// The dot products of one row and one column vector over a group.
+template <int kBits, bool kMinimums>
+struct Dots {
+    Ints sum;
+
+    // What the bias of signed codes added to the dot product, negated.
+    static OCTAVO_INLINE Ints unbias(const RecordTail& tail) {
+        if constexpr (kBits == 8) return set_int(tail.minus_128);
+        return kMinimums ? set_int(0) : shift_ints_right_4(set_int(tail.minus_128));
+    }
+
+    OCTAVO_INLINE void start(const RecordTail& tail) {
+#if defined(OCTAVO_HAS_DPBUSD)
+        sum = unbias(tail);
+#else
+        (void)tail;
+        sum = set_int(0);
+#endif
+    }
+
+    // weights: codes as stored, one a byte; x: 4 activations in every lane.
+    OCTAVO_INLINE void add(Ints weights, Ints magnitudes, Ints x) {
+#if defined(OCTAVO_HAS_DPBUSD)
+        (void)magnitudes;
+        sum = dpbusd(sum, weights, x);
+#else
+        if constexpr (kBits == 8) {
+            sum = add_ints(sum, sum_pairs(multiply_bytes(magnitudes, sign_bytes(x, weights))));
+        } else {
+            (void)magnitudes;
+            sum = add_shorts(sum, multiply_bytes(weights, x));
+        }
+#endif
+    }
+
+    OCTAVO_INLINE Vec finish(const RecordTail& tail) const {
+#if defined(OCTAVO_HAS_DPBUSD)
+        (void)tail;
+        return to_float(sum);
+#else
+        if constexpr (kBits == 8) return to_float(sum);
+        const Ints total = sum_pairs(sum);
+        return to_float(kMinimums ? total : add_ints(total, unbias(tail)));
+#endif
+    }
+};
+
+// The sums of the codes of one column vector over a group. A single row sums them on the way; several rows share what sum_codes
+// found, which is the same to the bit.
+template <int kBits, int kGroup, bool kMinimums>
+struct CodeSums {
+    static constexpr std::int32_t kMinusBias = -kGroup * (kBits == 8 ? 128 : kMinimums ? 0 : 8);
+    Ints sum;
+
+    OCTAVO_INLINE void start() {
+#if defined(OCTAVO_HAS_DPBUSD)
+        sum = set_int(kMinusBias);
+#else
+        sum = set_int(0);
+#endif
+    }
+
+    // codes: as stored, one a byte
+    OCTAVO_INLINE void add(Ints codes) {
+#if defined(OCTAVO_HAS_DPBUSD)
+        sum = dpbusd(sum, codes, set_byte(1));
+#else
+        sum = add_shorts(sum, multiply_bytes(codes, set_byte(1)));  // at most 8 * 2 * 255
+#endif
+    }
+
+    OCTAVO_INLINE Vec finish() const {
+#if defined(OCTAVO_HAS_DPBUSD)
+        return to_float(sum);
+#else
+        return to_float(add_ints(sum_pairs(sum), set_int(kMinusBias)));
+#endif
+    }
+};
 
 #endif
 

@@ -82,6 +82,7 @@ struct QuantShare {
     float* out;                // first row and column of the share
     std::int64_t out_stride;
     float* scratch;  // kQuantScratch floats of this thread
+    const std::uint8_t* next = nullptr;  // a panel that this thread reads next, to ask for it in time; or null
 };
 
 constexpr std::int64_t kQuantRowBlock = 96;    // rows whose records of a depth block stay in the second-level cache

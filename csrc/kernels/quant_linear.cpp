@@ -6,11 +6,8 @@
 // blocks (it waits in `out`) loses nothing: a result depends neither on the other rows nor on the tiling.
 #include "kernels/quant_linear.h"
 
-#include "kernels/tile.h"
-
-#if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
 #include "kernels/quant_dot.h"
-#endif
+#include "kernels/tile.h"
 
 namespace octavo::OCTAVO_ISA_NAMESPACE {
 namespace {
@@ -35,22 +32,7 @@ struct QuantTile {
     std::int64_t packed_scales_step;  // bytes from one group to the next
 };
 
-OCTAVO_INLINE RecordTail read_tail(const std::uint8_t* record, int group) {
-    RecordTail tail;
-    std::memcpy(&tail, record + group, sizeof(tail));
-    return tail;
-}
-
-OCTAVO_INLINE std::int32_t read_four(const std::uint8_t* p) {
-    std::int32_t four;
-    std::memcpy(&four, p, sizeof(four));
-    return four;
-}
-
 #if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
-
-constexpr int kVectorsPerPanel = static_cast<int>(kQuantPanel) / kColumns;
-constexpr int kVectorBytes = 4 * kColumns;
 
 #if defined(OCTAVO_ISA_AVX512)
 constexpr int kQuantMaxRows = 8;
@@ -59,86 +41,6 @@ constexpr int kQuantMaxRows = 4;
 #endif
 // Fewer rows sum the codes on the way. With AVX2 so do no 4 rows: their sums alone fill the registers.
 constexpr int kRowsWithCodeSums = kQuantMaxRows == 4 ? 4 : 9;
-
-// The dot products of one row and one column vector over a group.
-template <int kBits, bool kMinimums>
-struct Dots {
-    Ints sum;
-
-    // What the bias of signed codes added to the dot product, negated.
-    static OCTAVO_INLINE Ints unbias(const RecordTail& tail) {
-        if constexpr (kBits == 8) return set_int(tail.minus_128);
-        return kMinimums ? set_int(0) : shift_ints_right_4(set_int(tail.minus_128));
-    }
-
-    OCTAVO_INLINE void start(const RecordTail& tail) {
-#if defined(OCTAVO_HAS_DPBUSD)
-        sum = unbias(tail);
-#else
-        (void)tail;
-        sum = set_int(0);
-#endif
-    }
-
-    // weights: codes as stored, one a byte; x: 4 activations in every lane.
-    OCTAVO_INLINE void add(Ints weights, Ints magnitudes, Ints x) {
-#if defined(OCTAVO_HAS_DPBUSD)
-        (void)magnitudes;
-        sum = dpbusd(sum, weights, x);
-#else
-        if constexpr (kBits == 8) {
-            sum = add_ints(sum, sum_pairs(multiply_bytes(magnitudes, sign_bytes(x, weights))));
-        } else {
-            (void)magnitudes;
-            sum = add_shorts(sum, multiply_bytes(weights, x));
-        }
-#endif
-    }
-
-    OCTAVO_INLINE Vec finish(const RecordTail& tail) const {
-#if defined(OCTAVO_HAS_DPBUSD)
-        (void)tail;
-        return to_float(sum);
-#else
-        if constexpr (kBits == 8) return to_float(sum);
-        const Ints total = sum_pairs(sum);
-        return to_float(kMinimums ? total : add_ints(total, unbias(tail)));
-#endif
-    }
-};
-
-// The sums of the codes of one column vector over a group. A single row sums them on the way; several rows share what sum_codes
-// found, which is the same to the bit.
-template <int kBits, int kGroup, bool kMinimums>
-struct CodeSums {
-    static constexpr std::int32_t kMinusBias = -kGroup * (kBits == 8 ? 128 : kMinimums ? 0 : 8);
-    Ints sum;
-
-    OCTAVO_INLINE void start() {
-#if defined(OCTAVO_HAS_DPBUSD)
-        sum = set_int(kMinusBias);
-#else
-        sum = set_int(0);
-#endif
-    }
-
-    // codes: as stored, one a byte
-    OCTAVO_INLINE void add(Ints codes) {
-#if defined(OCTAVO_HAS_DPBUSD)
-        sum = dpbusd(sum, codes, set_byte(1));
-#else
-        sum = add_shorts(sum, multiply_bytes(codes, set_byte(1)));  // at most 8 * 2 * 255
-#endif
-    }
-
-    OCTAVO_INLINE Vec finish() const {
-#if defined(OCTAVO_HAS_DPBUSD)
-        return to_float(sum);
-#else
-        return to_float(add_ints(sum_pairs(sum), set_int(kMinusBias)));
-#endif
-    }
-};
 
 template <int kBits>
 OCTAVO_INLINE Ints unpack(Ints packed, int part) {
@@ -361,7 +263,7 @@ void multiply_block(const QuantShare& share, const Block& block, std::int64_t in
     const bool sums_codes_first = block.num_rows >= kRowsWithCodeSums;
     if (sums_codes_first) sum_codes<kBits, kGroup, kMinimums>(codes, block.num_groups, code_sums);
     const std::int64_t scale_step = kQuantPanel * scale_bytes(share.format.scales);
-    const std::int64_t ahead = index + 1 < share.num_panels ? layout.size : 0;
+    const std::int64_t ahead = index + 1 < share.num_panels ? layout.size : share.next != nullptr ? share.next - panel : 0;
     const bool last = block.group + block.num_groups == layout.num_groups;
     const std::int64_t num_tiles = (block.num_rows + kQuantMaxRows - 1) / kQuantMaxRows;
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {

@@ -30,6 +30,7 @@ extern const Kernels kernels = {
     rope,
     shrink,
     expand_adapter,
+    expand_quantized,
     store_kv,
     attend_span,
     merge_attention,

@@ -167,8 +167,8 @@ class EngineArgs(metaclass=_KnownOptions):
     max_cpu_loras: int | None = _option(None, "adapters kept in memory (max_loras)")
     lora_dtype: str = _option(
         "auto",
-        "type in which adapters are kept, computed in float32; auto: that of their files",
-        ("auto", "float32", "bfloat16", "float16"),
+        "type in which adapters are kept; auto: int8 for quantised layers, else that of their files",
+        ("auto", "int8", "float32", "bfloat16", "float16"),
     )
     disable_log_stats: bool = _option(False, "count nothing")
     otlp_traces_endpoint: str | None = _option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LoRADtype = Literal["auto", "float32", "float16", "bfloat16"]
+LoRADtype = Literal["auto", "int8", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class LoRAConfig:
 
     max_loras: different adapters that requests may use in one step
     max_cpu_loras: adapters that are kept ready, those in use included; those of unfinished requests always are
-    dtype: of kept matrices; auto: that of an adapter's file. Products and sums are float32 with all of them
+    dtype: of kept matrices; int8: with scales, for linear layers, whose inputs are rounded like those of a quantised
+        model; auto: int8 for layers that are quantised themselves, else that of an adapter's file
     """
 
     max_loras: int

@@ -52,9 +52,12 @@ class AdaptedPart:
     """An embedding, or one of the projections stacked in an AdaptedLinear, as adapters name it.
 
     shape: (outputs, inputs); of an embedding (H, V)
+    rounds_inputs: of a linear layer with quantised weights
     """
 
     adapters: AdapterSlots
     index: int
     num_parts: int
     shape: tuple[int, int]
+    is_linear: bool
+    rounds_inputs: bool

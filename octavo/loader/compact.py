@@ -76,6 +76,21 @@ class QuantizedMatrix:
     scales: NDArray[np.float32] | NDArray[np.float16]
     minimums: NDArray[np.float32] | NDArray[np.float16] | None = None
 
+    @staticmethod
+    def rounded(values: NDArray[np.float32], group_size: int) -> QuantizedMatrix:
+        """Round to 8 bits and float16 scales: each value by at most 1/254 (and a little) of the largest of its group.
+
+        values: finite, and at most 1, so that float16 can hold what matters
+        """
+        out_features, in_features = values.shape
+        padded = np.zeros((out_features, -(-in_features // group_size) * group_size), np.float32)
+        padded[:, :in_features] = values
+        groups = padded.reshape(out_features, -1, group_size)
+        scales = (np.abs(groups).max(axis=-1) / np.float32(127)).astype(np.float16)
+        steps = np.where(scales > 0, scales, np.float16(1)).astype(np.float32)[..., None]
+        codes = np.clip(np.rint(groups / steps), -127, 127) * (scales > 0)[..., None]
+        return QuantizedMatrix(8, group_size, codes.reshape(padded.shape)[:, :in_features].astype(np.int8), scales)
+
     @property
     def out_features(self) -> int:
         return int(self.codes.shape[0])

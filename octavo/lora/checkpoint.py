@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from octavo.config.lora import LoRADtype
 from octavo.errors import CheckpointError, ModelNotFoundError, UnsupportedError
-from octavo.loader.compact import HalfMatrix
+from octavo.loader.compact import HalfMatrix, QuantizedMatrix
 from octavo.loader.local_files import read_json_object
 from octavo.loader.safetensors_weights import SafetensorsFile, SafetensorsTensor
-from octavo.ops.interface import Float, LowRank
+from octavo.ops.interface import DOWN_GROUP, UP_GROUP, Float, LowRank
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -69,10 +69,10 @@ def adapter_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def read_adapter(folder: Path, max_rank: int, dtype: LoRADtype) -> dict[str, LowRank]:
-    """Return the adapter's pairs by the name of the module in the model, all of one type.
+def read_adapter(folder: Path, max_rank: int, dtypes: Callable[[str], LoRADtype]) -> dict[str, LowRank]:
+    """Return the adapter's pairs by the name of the module in the model.
 
-    dtype: that they are rounded to or widened to; auto: of the file, or float32 where its tensors differ
+    dtypes: what a module's pair is rounded to or widened to; auto: of the file, or float32 where its tensors differ
 
     Raises CheckpointError and UnsupportedError, which name what is wrong.
     """
@@ -98,10 +98,14 @@ def read_adapter(folder: Path, max_rank: int, dtype: LoRADtype) -> dict[str, Low
         )
     if not sides:
         raise CheckpointError(f"{folder}: {WEIGHTS_FILE} has no tensors")
-    if dtype == "auto":
-        stored = {tensor.dtype for pair in sides.values() for tensor in pair.values()}
-        dtype = "float16" if stored == {"F16"} else "bfloat16" if stored == {"BF16"} else "float32"
-    return {module: _pair(module, pair, config, max_rank, dtype, config_path) for module, pair in sides.items()}
+    stored = {tensor.dtype for pair in sides.values() for tensor in pair.values()}
+    file_dtype: LoRADtype = "float16" if stored == {"F16"} else "bfloat16" if stored == {"BF16"} else "float32"
+    pairs = {}
+    for module, pair in sides.items():
+        dtype = dtypes(module)
+        kept = file_dtype if dtype == "auto" else dtype
+        pairs[module] = _pair(module, pair, config, max_rank, kept, config_path)
+    return pairs
 
 
 def listed(names: list[str]) -> str:
@@ -140,7 +144,20 @@ def _pair(
             f"{path.parent}: {module} has rank {rank}, but max_lora_rank={max_rank}; start the engine with "
             f"max_lora_rank={rank}"
         )
+    if dtype == "int8":
+        (first, down_scale), (second, up_scale) = _coded(down, DOWN_GROUP), _coded(up, UP_GROUP)
+        return LowRank(first, second, scale * down_scale * up_scale)
     return LowRank(_matrix(down, dtype), _matrix(up, dtype), scale)
+
+
+def _coded(tensor: SafetensorsTensor, group_size: int) -> tuple[QuantizedMatrix, float]:
+    """Return the matrix divided by a power of two, in 8 bits, and that power."""
+    values = tensor.float32()
+    largest = float(np.abs(values).max())
+    if not math.isfinite(largest):
+        raise CheckpointError(f"{tensor.file.path}: {tensor.name} has numbers that are not finite")
+    factor = 2.0 ** math.frexp(largest)[1]
+    return QuantizedMatrix.rounded(values / np.float32(factor), group_size), factor
 
 
 def _matrix(tensor: SafetensorsTensor, dtype: LoRADtype) -> Float | HalfMatrix:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from octavo.config.lora import LoRAConfig
+from octavo.config.lora import LoRAConfig, LoRADtype
 from octavo.errors import CheckpointError
 from octavo.layers.adapted import AdaptedPart
 from octavo.log import get_logger
@@ -44,7 +44,7 @@ class AdapterStore:
         if identity in self._read:
             self._read.move_to_end(identity)
             return
-        pairs = read_adapter(folder, self._config.max_lora_rank, self._config.dtype)
+        pairs = read_adapter(folder, self._config.max_lora_rank, self._dtype)
         if adapter_identity(folder) != identity:
             raise CheckpointError(
                 f"the adapter at {folder} has changed since it was first used; load it again with load_inplace"
@@ -66,6 +66,13 @@ class AdapterStore:
 
     def give_back(self, slot: int) -> None:
         self._num_users[slot] -= 1
+
+    def _dtype(self, module: str) -> LoRADtype:
+        """Return the type in which a module's pair is kept; an embedding's is never int8."""
+        part, dtype = self._parts.get(module), self._config.dtype
+        if part is None or dtype not in ("auto", "int8"):
+            return dtype
+        return "int8" if part.is_linear and (part.rounds_inputs or dtype == "int8") else "auto"
 
     def _fill(self, identity: str) -> int:
         free = [slot for slot, count in enumerate(self._num_users) if count == 0]

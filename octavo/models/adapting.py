@@ -73,7 +73,7 @@ class _Adapting:
         sizes = (embedding.table.in_features, embedding.table.out_features)
         slots = self.ops.adapter_slots(sizes[:1], sizes[1], self.num_slots)
         for root in self.names.roots:
-            self.parts[root + self.names.embedding] = AdaptedPart(slots, 0, 1, sizes)
+            self.parts[root + self.names.embedding] = AdaptedPart(slots, 0, 1, sizes, False, False)
         return AdaptedEmbedding(embedding.table, slots, self.rows)
 
     def _adapt(
@@ -92,5 +92,6 @@ class _Adapting:
         for part, name in enumerate(names):
             for root in self.names.roots:
                 module = root + self.names.layer.format(index=index) + name
-                self.parts[module] = AdaptedPart(slots, part, len(sizes), (sizes[part], in_features))
+                shape, rounds = (sizes[part], in_features), linear.weight.rounds_inputs
+                self.parts[module] = AdaptedPart(slots, part, len(sizes), shape, True, rounds)
         return AdaptedLinear(linear, slots, self.rows, takes_outputs)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
-from octavo.loader.compact import CompactMatrix, HalfMatrix
+from octavo.loader.compact import CompactMatrix, HalfMatrix, QuantizedMatrix
 from octavo.ops.kv_layout import DealtTokens, KVCache
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Weight(Protocol):
 
     @property
     def in_features(self) -> int: ...
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Say whether `linear` rounds its input for this, or for a part of it."""
 
     def dequantized(self) -> Float:
         """Return the matrix as float32 [out_features, in_features], a copy."""
@@ -117,18 +121,28 @@ class SamplingOps(Protocol):
 class LowRank:
     """A LoRA adapter of one projection: y += scale * up (down x).
 
-    down: [r, I]; up: [O, r]; both of float32, or both of the same 16-bit type
+    down: [r, I]; up: [O, r]; both of float32, both of the same 16-bit type, or (but for embeddings) both of 8 bits with
+        float16 scales and without minimums, down in groups of DOWN_GROUP and up in groups of UP_GROUP
     """
 
-    down: Float | HalfMatrix
-    up: Float | HalfMatrix
+    down: AdapterMatrix
+    up: AdapterMatrix
     scale: float
 
     @property
     def shape(self) -> tuple[int, int]:
         """(O, I)"""
-        down, up = (m.bits if isinstance(m, HalfMatrix) else m for m in (self.down, self.up))
-        return up.shape[0], down.shape[1]
+        return matrix_shape(self.up)[0], matrix_shape(self.down)[1]
+
+
+AdapterMatrix = Float | HalfMatrix | QuantizedMatrix
+DOWN_GROUP, UP_GROUP = 32, 16
+
+
+def matrix_shape(matrix: AdapterMatrix) -> tuple[int, int]:
+    """Return (out_features, in_features)."""
+    rows, columns = matrix.shape if isinstance(matrix, np.ndarray) else (matrix.out_features, matrix.in_features)
+    return rows, columns
 
 
 class AdapterSlots(Protocol):
@@ -150,7 +164,8 @@ class AdapterOps(Protocol):
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         """Return linear(x, weight, bias) plus each row's adapter: x [T, I].
 
-        down sums over I like `linear`, up over ranks in order, both in float32. Other slots raise ValueError.
+        down sums over I like `linear`, up over ranks in order, both in float32. 8-bit adapters are two quantised
+        linear layers: x is rounded in groups of DOWN_GROUP, down x in groups of UP_GROUP. Other slots raise ValueError.
         """
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from octavo import _native
-from octavo.loader.compact import HalfMatrix
-from octavo.ops.interface import AdapterSlots, LowRank
+from octavo.loader.compact import HalfMatrix, QuantizedMatrix
+from octavo.ops.interface import AdapterMatrix, AdapterSlots, LowRank
 
 
 class NativeSlots:
@@ -29,9 +31,16 @@ def packed_slots(adapters: AdapterSlots) -> _native.AdapterSlots:
 
 
 def _kind(adapter: LowRank) -> str:
+    if isinstance(adapter.down, QuantizedMatrix):
+        return "int8"
     return adapter.down.kind if isinstance(adapter.down, HalfMatrix) else "float32"
 
 
 def _arrays(adapter: LowRank) -> _native.LowRank:
-    down, up = (matrix.bits if isinstance(matrix, HalfMatrix) else matrix for matrix in (adapter.down, adapter.up))
-    return down, up, adapter.scale
+    return _array(adapter.down), _array(adapter.up), adapter.scale
+
+
+def _array(matrix: AdapterMatrix) -> _native.AdapterMatrix:
+    if isinstance(matrix, QuantizedMatrix):
+        return matrix.codes.view(np.uint8) + np.uint8(128), matrix.scales.view(np.uint16)
+    return matrix.bits if isinstance(matrix, HalfMatrix) else matrix

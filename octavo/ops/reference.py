@@ -38,6 +38,10 @@ class ReferenceWeight:
     def in_features(self) -> int:
         return int(self.parts[0].matrix.shape[1])
 
+    @property
+    def rounds_inputs(self) -> bool:
+        return any(part.group_size is not None for part in self.parts)
+
     def dequantized(self) -> Float:
         return np.concatenate([part.matrix for part in self.parts], axis=0)
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.loader.compact import HalfMatrix
 from octavo.ops.checks import check_array
-from octavo.ops.interface import AdapterSlots, Float, Int, LowRank
+from octavo.ops.interface import AdapterMatrix, AdapterSlots, Float, Int, LowRank
+from octavo.ops.reference_quantized import reference_part, round_activations
 
 
 class ReferenceSlots:
-    """Adapters as they were put; 16-bit ones widened."""
+    """Adapters as they were put."""
 
     def __init__(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> None:
         self.shape = (sum(out_sizes), in_features)
@@ -36,10 +36,10 @@ def add(y: Float, x: Float, slots: Int, adapters: AdapterSlots) -> Float:
         rows = slots == slot
         for part, adapter in zip(np.split(y, adapters.ends, axis=1), adapters.slots[slot], strict=True):
             if adapter is not None:
-                hidden = x[rows] @ _wide(adapter.down).T * np.float32(adapter.scale)
-                part[rows] += hidden @ _wide(adapter.up).T
+                part[rows] += _product(_product(x[rows], adapter.down), adapter.up) * np.float32(adapter.scale)
     return y
 
 
-def _wide(matrix: Float | HalfMatrix) -> Float:
-    return matrix.dequantized() if isinstance(matrix, HalfMatrix) else matrix
+def _product(x: Float, matrix: AdapterMatrix) -> Float:
+    part = reference_part(matrix)
+    return (x if part.group_size is None else round_activations(x, part.group_size)) @ part.matrix.T

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from octavo.loader.compact import HalfMatrix
-from octavo.ops.interface import AdapterSlots, LowRank, Ops
+from octavo.loader.compact import HalfMatrix, QuantizedMatrix
+from octavo.ops.interface import DOWN_GROUP, UP_GROUP, AdapterSlots, LowRank, Ops
 from octavo.ops.reference import ReferenceOps
 
 pytestmark = pytest.mark.native_ops
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.native_ops
 KINDS = ("float32", "float16", "bfloat16")
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
+@pytest.fixture(params=["portable", "avx2", "avx_vnni", "avx512", "avx512_vnni"])
 def native(request: pytest.FixtureRequest) -> Ops:
     from octavo import _native
     from octavo.ops.native import NativeOps
@@ -33,6 +33,8 @@ def random_adapter(rng: np.random.Generator, kind: str, rank: int, out_features:
     down, up = (rng.normal(size=size).astype(np.float32) for size in ((rank, in_features), (out_features, rank)))
     if kind == "float16" or kind == "bfloat16":
         return LowRank(HalfMatrix.rounded(kind, down), HalfMatrix.rounded(kind, up), 0.75)
+    if kind == "int8":
+        return LowRank(QuantizedMatrix.rounded(down, DOWN_GROUP), QuantizedMatrix.rounded(up, UP_GROUP), 0.75)
     return LowRank(down, up, 0.75)
 
 
@@ -50,7 +52,7 @@ def fill(slots: Sequence[AdapterSlots], out_sizes: tuple[int, ...], in_features:
             one.put(slot, adapters)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*KINDS, "int8"))
 @pytest.mark.parametrize(
     ("out_sizes", "in_features", "max_rank"),
     [((33, 7, 1), 45, 5), ((64, 64), 32, 16), ((130,), 1, 1), ((5,), 102, 9), ((72, 200), 67, 40)],
@@ -95,11 +97,40 @@ def test_adapters_of_embeddings_equal_the_reference(native, kind):
         native.adapted_embedding(ids, native.pack([table[:, :69]]), slots, adapters[0])
 
 
+@pytest.mark.parametrize("rank", [1, 4, 16, 64])
+def test_8_bits_change_an_adapter_by_less_than_two_percent(native, rank):
+    rng = np.random.default_rng(rank)
+    weight, slots = native.pack([np.zeros((300, 500), np.float32)]), np.zeros(20, np.int32)
+    x = rng.normal(size=(20, 500)).astype(np.float32)
+    exact = random_adapter(rng, "float32", rank, 300, 500)
+    coded = LowRank(QuantizedMatrix.rounded(exact.down, DOWN_GROUP), QuantizedMatrix.rounded(exact.up, UP_GROUP), 0.75)
+    results = []
+    for adapter in (exact, coded):
+        adapters = native.adapter_slots((300,), 500, 1)
+        adapters.put(0, [adapter])
+        results.append(native.adapted_linear(x, weight, None, slots, adapters))
+    error = np.linalg.norm(results[1] - results[0]) / np.linalg.norm(results[0])
+    assert 1e-4 < error < 0.02
+
+
+def test_what_is_no_number_stays_none_and_embeddings_take_no_8_bits(native):
+    rng = np.random.default_rng(0)
+    adapters, slots = native.adapter_slots((20,), 40, 1), np.zeros(2, np.int32)
+    adapters.put(0, [random_adapter(rng, "int8", 5, 20, 40)])
+    x = np.ones((2, 40), np.float32)
+    x[1, 3] = np.nan
+    y = native.adapted_linear(x, native.pack([np.zeros((20, 40), np.float32)]), None, slots, adapters)
+    assert np.isfinite(y[0]).all() and np.isnan(y[1]).all()
+    with pytest.raises(ValueError, match="int8"):
+        native.adapted_embedding(slots, native.pack([np.zeros((40, 20), np.float32)]), slots, adapters)
+
+
 def test_an_adapter_leaves_nothing_to_the_next_in_its_slot(native):
     rng = np.random.default_rng(0)
     weight, x = native.pack([np.ones((150, 12), np.float32)]), rng.normal(size=(2, 12)).astype(np.float32)
     used, fresh = (native.adapter_slots((80, 70), 12, 1) for _ in range(2))
     used.put(0, [random_adapter(rng, "float32", 20, size, 12) for size in (80, 70)])
+    used.put(0, [random_adapter(rng, "int8", 9, size, 12) for size in (80, 70)])
     small = [None, random_adapter(rng, "bfloat16", 3, 70, 12)]
     for slots in (used, fresh):
         slots.put(0, small)
