@@ -233,3 +233,52 @@ def test_a_step_that_fails_among_others_ends_only_its_own_requests(moment, error
     reasons = {request_id: outputs[-1].outputs[0].finish_reason for request_id, outputs in fake.run().items()}
     assert reasons == {"a": "length", "b": "length", "c": "error", "d": "error"}
     assert fake.scheduler.make_stats().kv_cache_usage == 0
+
+
+# -- steps ahead -------------------------------------------------------------------------------------------------------
+
+
+def running_ahead(next_token=mixes):
+    fake = fake_engine(next_token, async_scheduling=True)
+    fake.executor.max_concurrent_batches = 2
+    return fake
+
+
+def test_steps_ahead_bring_the_same_outputs():
+    alone, fake = fake_engine(mixes), running_ahead()
+    for engine in (alone, fake):
+        for index in range(2, 13):  # more than run at a time
+            params = SamplingParams(max_tokens=index, n=1 + index % 2, stop=["e"] if index % 3 else None, seed=index)
+            engine.engine.add_request(str(index), f"prompt number {index}", params)
+    fake.engine.step()
+    assert len(fake.executor.steps) == 2
+    texts = [
+        {i: [(output.text, output.finish_reason) for output in outputs[-1].outputs] for i, outputs in run.items()}
+        for run in (fake.run(), alone.run())
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 11
+    while fake.engine.engine_core.engine_core.has_work():
+        fake.engine.step()
+    assert fake.scheduler.make_stats().kv_cache_usage == 0
+    assert not fake.executor.rows.keys() - {i for step in fake.executor.steps[-1:] for i in step.num_scheduled_tokens}
+
+
+@pytest.mark.parametrize("moment", ["before_execute", "before_sample"])
+def test_a_step_that_fails_ahead_of_another_ends_its_own_requests_and_the_rest_runs_again(moment):
+    expected = fake_engine(mixes).complete("hi there, this is common", **GREEDY, seed=1).outputs[0].text
+    fake = running_ahead()
+    fake.engine.add_request("a", "hi there, this is common", SamplingParams(**GREEDY, seed=1))
+    core = fake.engine.engine_core.engine_core
+    started = []
+
+    def fail_once(step):
+        if not started:
+            started.append(step)
+            fake.engine.add_request("b", "hi there, this is common", SamplingParams(**GREEDY, seed=1))
+            raise RuntimeError("broken")
+
+    setattr(fake.executor, moment, fail_once)
+    outputs = {request_id: outputs[-1].outputs[0] for request_id, outputs in fake.run().items()}
+    assert outputs["a"].finish_reason == "error" and outputs["b"].text == expected
+    assert core.dead_error is None
+    assert fake.scheduler.make_stats().kv_cache_usage == 0

@@ -172,3 +172,18 @@ def test_an_unusable_generation_config_is_refused_at_the_start_and_can_be_ignore
     with pytest.raises(ConfigError, match="generation config is unusable"):
         resolved(folder, override_generation_config=wrong)
     assert resolved(folder, generation_config="vllm").config.model.default_sampling_params == {}
+
+
+def test_steps_are_scheduled_ahead_where_workers_are_processes_of_their_own(tiny_llama, caplog):
+    def is_ahead(**options):
+        return resolve(EngineArgs(str(tiny_llama), **options)).config.scheduler.async_scheduling
+
+    guesses = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+    assert not is_ahead()
+    assert is_ahead(distributed_executor_backend="mp") and is_ahead(tensor_parallel_size=2)
+    assert not is_ahead(distributed_executor_backend="mp", async_scheduling=False)
+    assert not is_ahead(pipeline_parallel_size=2)
+    assert not is_ahead(distributed_executor_backend="mp", speculative_config=guesses)
+    assert "async_scheduling" not in caplog.text
+    assert not is_ahead(async_scheduling=True)
+    assert "async_scheduling has no effect: the worker computes in the scheduler's own process" in caplog.text

@@ -57,11 +57,12 @@ def workers_of(llm: LLM) -> list[int]:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_those_of_a_worker_in_the_same_process(tiny_llama, start_llm):
+@pytest.mark.parametrize("ahead", [True, False])
+def test_results_are_those_of_a_worker_in_the_same_process(tiny_llama, start_llm, ahead):
     workloads = [random_workload(seed) for seed in range(6)]
     jobs = [job for workload in workloads for job in zip(workload.prompts, workload.params, strict=True)]
     expected = generate(LLM(str(tiny_llama), **SMALL), jobs)
-    assert generate(start_llm(tiny_llama), jobs) == expected
+    assert generate(start_llm(tiny_llama, async_scheduling=ahead), jobs) == expected
 
 
 @pytest.mark.model
