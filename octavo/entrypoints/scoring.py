@@ -58,8 +58,8 @@ def plan_scoring(
             f"expected one first text, or as many as second texts, and at least one of each; got {len(first)} and "
             f"{len(second)}"
         )
-    texts = [_text(text) for text in (*first, *second)]
-    queries, documents = texts[: len(first)] * (len(second) // len(first)), texts[len(first) :]
+    asked, documents = [_text(text, "data_1") for text in first], [_text(text, "data_2") for text in second]
+    texts, queries = (*asked, *documents), asked * (len(second) // len(first))
     if config.is_cross_encoder:
         pairs = zip(queries, documents, strict=True)
         if template is None:
@@ -79,12 +79,12 @@ def plan_scoring(
     return ScoringPlan(list(number_of), params, numbers)  # type: ignore[arg-type]  # texts are prompts
 
 
-def _text(text: object) -> str:
+def _text(text: object, field: str) -> str:
     """Return a text, given as such or as {"text": ...}."""
     if isinstance(text, Mapping):
         text = text.get("text", text)
     if not isinstance(text, str):
-        raise wrong("a text to score", "text or {'text': ...}", text, "documents")
+        raise wrong("a text to score", "text or {'text': ...}", text, field)
     return text
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
 from octavo.entrypoints.openai.adapters import parse_lora_modules
+from octavo.entrypoints.openai.launch import check_adapters
+from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
 from octavo.lora.request import LoRARequest
 from tests.engine.processes import wait_until
@@ -140,6 +142,15 @@ def test_lora_modules_are_pairs_or_json():
     for values in (["a"], ["=x"], ["{"], ['{"name": "a"}'], ["a=1", "a=2"]):
         with pytest.raises(ConfigError, match="lora_modules"):
             parse_lora_modules(values)
+
+
+def test_adapters_are_checked_before_a_model_is_loaded(folder, tmp_path):
+    good, bad = folder / "one", write_adapter(tmp_path / "bad", folder / "model", r=17)
+    args = EngineArgs(model="no-such-model", enable_lora=True)
+    check_adapters(args, ServerArgs(lora_modules=[f"a={good}"]))
+    for path, text in ((bad, "rank 17"), (tmp_path / "none", "no LoRA adapter at")):
+        with pytest.raises(ConfigError, match=f"--lora-modules a=.*{text}"):
+            check_adapters(args, ServerArgs(lora_modules=[f"a={path}"]))
 
 
 def test_a_start_with_an_adapter_that_is_missing_fails(engine, folder):

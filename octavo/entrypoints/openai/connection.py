@@ -11,6 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from octavo.entrypoints.openai.errors import HTTPError, error_response
 from octavo.entrypoints.openai.server_args import ServerArgs
 
 _UPGRADE = re.compile(rb"\r\n(upgrade[ \t]*:)", re.IGNORECASE)
@@ -56,7 +57,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._reads_head and not self._is_refused:
             self._head_bytes += len(data)
             if self._head_bytes > self.max_header_bytes:
-                self._refuse()
+                self._refuse(431, "the request's head is too large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -68,7 +69,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         head_bytes = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
         if len(self.headers) > self.max_header_count or head_bytes > self.max_header_bytes:
-            self._refuse()
+            self._refuse(431, "the request's head is too large")
             raise ValueError("the request's head is too large")  # the parser stops here
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0" and self.cycle is not None:
@@ -80,16 +81,14 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self._is_refused:
-            super().send_400_response(msg)
+            self._refuse(400, "this is not valid HTTP")
 
-    def _refuse(self) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         self._is_refused = True
         self._stop_timer()
-        body = (
-            b'{"error":{"message":"the request\'s head is too large","type":"BadRequestError","param":null,"code":431}}'
-        )
+        body = error_response(HTTPError(status, message)).body
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[431] + head + body)
+        self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 
     def _start_timer(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from octavo.entrypoints.openai.protocol.pooling import (
 )
 from octavo.entrypoints.openai.state import RequestContext, ServerState
 from octavo.entrypoints.openai.unbuilt_fields import POOLING_UNBUILT, refuse_unbuilt
-from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.errors import InvalidRequestError
 from octavo.types.pooling import POOLING_TASKS, PoolingParams
 from octavo.types.sampling_checks import wrong
 
@@ -88,7 +88,9 @@ def vector_writer(request: VectorRequest) -> Callable[[Array], Any]:
     dtype, endianness = request.embed_dtype or "float32", request.endianness or "native"
     if encoding not in ("float", "base64"):
         if encoding in ("bytes", "bytes_only"):
-            raise UnsupportedError(f"encoding_format={encoding!r} is not supported; use float or base64")
+            raise InvalidRequestError(
+                f"encoding_format={encoding!r} is not supported; use float or base64", "encoding_format"
+            )
         raise wrong("encoding_format", "float or base64", encoding)
     if dtype not in _BYTES:
         raise wrong("embed_dtype", f"one of {', '.join(_BYTES)}", dtype)
@@ -129,7 +131,10 @@ async def create_cohere_embeddings(
         if kind not in _COHERE_TYPES:
             raise wrong("embedding_types", f"made of {', '.join(_COHERE_TYPES)}", kind)
     params = PoolingParams(task="embed", dimensions=request.output_dimension)
-    response_id, outputs = await pool_inputs(server, _as_embedding_request(server, request), context, params, "embd")
+    plain = _as_embedding_request(server, request)
+    if plain.truncate_prompt_tokens is None:
+        await server.prepare(lambda: _refuse_long(server, request.texts or [], plain.prompt_name), context.is_bulky)
+    response_id, outputs = await pool_inputs(server, plain, context, params, "embd")
     vectors = [output.outputs.data for output in outputs]
     embeddings = {kind: [_COHERE_TYPES[kind](vector) for vector in vectors] for kind in types}
     meta = CohereMeta(CohereBilledUnits(pooling_usage(server, outputs).prompt_tokens))
@@ -156,6 +161,22 @@ def _as_embedding_request(server: ServerState, request: CohereEmbedRequest) -> E
         prompt_name=next((name for name in names if name in prompts), None),
         priority=request.priority,
     )
+
+
+def _refuse_long(server: ServerState, texts: Sequence[str], prompt_name: str | None) -> None:
+    """Raise InvalidRequestError for a text that would be cut, as sentence-transformers does unless told otherwise."""
+    config, tokenizer = server.engine.model_config.pooling, server.require_tokenizer()
+    name = prompt_name or (config.default_prompt_name if config is not None else None)
+    prefix = config.prompts[name] if config is not None and name is not None else ""
+    limit = server.max_model_len
+    for index, text in enumerate(texts):
+        num_tokens = len(tokenizer.encode(prefix + text))
+        if num_tokens > limit:
+            raise InvalidRequestError(
+                f"texts[{index}] has {num_tokens} tokens, but the longest input has {limit}; shorten it, or set "
+                "truncate to START or END",
+                "texts",
+            )
 
 
 def _bits(vector: Array) -> NDArray[np.uint8]:

@@ -108,6 +108,8 @@ _PROMPT_FIELDS = ("prompt", "input", "messages", "query")
 _FIELD_NAMES: Mapping[str, tuple[str, ...]] = {  # of the engine's parameters: the first that a request sets
     "prompt": _PROMPT_FIELDS,
     "prompt_token_ids": _PROMPT_FIELDS,
+    "data_1": ("data_1", "text_1", "queries", "query"),
+    "data_2": ("data_2", "text_2", "documents", "items"),
     "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
     "logprobs": ("top_logprobs",),
     "prompt_logprobs": ("prompt_logprobs", "logprobs"),

@@ -114,7 +114,7 @@ def check_adapters(engine_args: EngineArgs, server_args: ServerArgs) -> None:
     for name, path in parse_lora_modules(server_args.lora_modules).items():
         try:
             adapter_identity(Path(path))
-            read_adapter(Path(path), config.max_lora_rank, config.dtype)
+            read_adapter(Path(path), config.max_lora_rank, lambda module: "auto")
         except (CheckpointError, ModelNotFoundError, UnsupportedError) as error:
             raise ConfigError(f"--lora-modules {name}={path}: {error}") from error
 
