@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from octavo.scheduler.request import Request
@@ -40,6 +41,25 @@ class AdapterLimit:
             other.num_overtaken += 1
 
 
-def adapter_names(requests: Iterable[Request]) -> list[str]:
-    """Return the names of the requests' adapters, sorted."""
-    return sorted({request.adapter.name for request in requests if request.adapter is not None})
+class AdapterCounts:
+    """Live requests by their adapters' names, counted as they come and go: every step asks who runs and who waits."""
+
+    def __init__(self) -> None:
+        self._live: Counter[str] = Counter()
+
+    def came(self, request: Request) -> None:
+        if request.adapter is not None:
+            self._live[request.adapter.name] += 1
+
+    def went(self, request: Request) -> None:
+        if request.adapter is not None:
+            self._live[request.adapter.name] -= 1
+            if not self._live[request.adapter.name]:
+                del self._live[request.adapter.name]
+
+    def names(self, running: Iterable[Request]) -> tuple[list[str], list[str]]:
+        """Return the names of the adapters of running requests and of all others, each sorted."""
+        if not self._live:
+            return [], []
+        run = Counter(request.adapter.name for request in running if request.adapter is not None)
+        return sorted(run), sorted(name for name, count in self._live.items() if count > run[name])

@@ -17,7 +17,7 @@ from octavo.config.configs import CacheConfig, SchedulerConfig
 from octavo.errors import InvalidRequestError
 from octavo.kv_cache.manager import KVCacheManager
 from octavo.kv_cache.planning import max_request_tokens
-from octavo.scheduler.adapter_limit import AdapterLimit, adapter_names
+from octavo.scheduler.adapter_limit import AdapterCounts, AdapterLimit
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
 from octavo.scheduler.checks import check_can_run, check_config
 from octavo.scheduler.encoder_cache import EncoderCacheManager
@@ -60,6 +60,7 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.waiting = make_queue(scheduler_config.policy)
+        self._adapters = AdapterCounts()
         self._connector = connector
         self._grammar = grammar
         self._encoder_cache = encoder_cache
@@ -88,6 +89,7 @@ class Scheduler:
         request.record(EngineCoreEventType.QUEUED, self._clock())
         self.requests[request.request_id] = request
         self.waiting.add(request)
+        self._adapters.came(request)
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """End these requests now, with no output; unknown ids are passed over (they have ended already)."""
@@ -331,6 +333,7 @@ class Scheduler:
             if self._grammar is not None and request.is_structured:
                 self._grammar.release(request)
             del self.requests[request.request_id]
+            self._adapters.went(request)
         if len(waiting) < len(ended):
             self.running = [request for request in self.running if not request.is_finished]
 
@@ -345,6 +348,7 @@ class Scheduler:
 
     def make_stats(self) -> SchedulerStats:
         """Return the state now, with the counts of prefix cache and drafts since the last call."""
+        running_adapters, waiting_adapters = self._adapters.names(self.running)
         return SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
@@ -352,8 +356,8 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             prefix_cache=self.kv_cache.take_prefix_cache_stats(),
             speculation=self._results.take_speculation_stats(),
-            running_adapters=adapter_names(self.running) if self.config.max_loras else [],
-            waiting_adapters=adapter_names(self.waiting) if self.config.max_loras else [],
+            running_adapters=running_adapters,
+            waiting_adapters=waiting_adapters,
         )
 
     def make_snapshot(self, max_requests: int) -> EngineSnapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from octavo.scheduler.adapter_limit import AdapterLimit
+from octavo.scheduler.adapter_limit import AdapterCounts, AdapterLimit
 
 
 def request(identity: str | None) -> Any:
@@ -36,3 +36,19 @@ def test_a_request_that_waits_for_room_is_overtaken_only_so_often():
         assert join(limit, request(None)) == [True]
     assert joined == 32
     assert join(AdapterLimit(1, []), waiting) == [True]
+
+
+def test_names_of_who_runs_and_waits_are_counted_and_not_searched_for():
+    """Nothing walks the waiting requests, of which there may be thousands in every step."""
+    counts = AdapterCounts()
+    requests = [SimpleNamespace(adapter=SimpleNamespace(name=name)) for name in ("b", "a", "b")]
+    requests.append(SimpleNamespace(adapter=None))
+    for request in requests:
+        counts.came(request)
+    assert counts.names(requests[:1]) == (["b"], ["a", "b"])
+    assert counts.names(requests) == (["a", "b"], [])
+    for request in requests[:2]:
+        counts.went(request)
+    assert counts.names([]) == ([], ["b"])
+    counts.went(requests[2])
+    assert counts.names([]) == ([], [])
