@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from octavo.entrypoints.openai.run import uvicorn_config
 from tests.server.conftest import JSON_TYPE, Engine, Server, wait_until
 
 LONG = {"prompt": "abc", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
@@ -316,3 +317,8 @@ def test_https_with_a_certificate(tiny_engine: Engine, tmp_path):
     ):
         secure.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert secure.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_idle_connections_outlive_those_of_clients_and_proxies(slow_engine):
+    """Who closes first must be the client: nginx and load balancers reuse a connection for 60 s."""
+    assert uvicorn_config(slow_engine.serve().state).timeout_keep_alive > 60

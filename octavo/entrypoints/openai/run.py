@@ -29,6 +29,8 @@ logger = get_logger(__name__)
 
 _TICK_S = 1.0  # for the date in answers' heads
 _WARM_UP_AFTER_S = 1.0
+# Clients and proxies keep idle connections for 5 to 60 s; who sends on one just as it is closed here gets no answer.
+_IDLE_S = 75
 _AFTER_ABORT_S = 3.0  # what aborted requests get to send their last words
 
 
@@ -150,6 +152,7 @@ def uvicorn_config(server: ServerState) -> uvicorn.Config:
         access_log=False,  # middleware.RequestLog has it
         server_header=False,
         proxy_headers=False,  # they would let any client choose its address in the log
+        timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=int(args.shutdown_timeout + _AFTER_ABORT_S),
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
