@@ -22,6 +22,8 @@ logger = get_logger(__name__)
 ConfigValues = dict[str, Any]
 
 _CONTROL_TOKEN = 3  # of tokenizer.ggml.token_type
+_POOLINGS = {1: "MEAN", 2: "CLS", 3: "LAST"}  # llama.cpp's llama_pooling_type; 0: none
+_RANK_POOLING = 4
 _SAMPLING_KEYS = {
     "general.sampling.temp": ("temperature", float),
     "general.sampling.top_k": ("top_k", int),
@@ -69,6 +71,19 @@ def gguf_generation_config(file: GGUFFile) -> ConfigValues:
         if value is not None:
             values[field] = value
     return values
+
+
+def gguf_pooling(file: GGUFFile) -> str | None:
+    """Return the pooling of an embedding model (CLS, LAST or MEAN); None where the file names none.
+
+    Raises UnsupportedError for a model that scores: what its head computes, the file does not say.
+    """
+    number = file.get(f"{file.architecture}.pooling_type", int)
+    if number == _RANK_POOLING or any(name.startswith("cls.") for name in file.tensors):
+        raise UnsupportedError(
+            f"{file.path} is a reranker or classifier, which are not read from GGUF; give the original model's folder"
+        )
+    return None if number is None else _POOLINGS.get(number)
 
 
 def attention_heads(file: GGUFFile) -> tuple[int, int]:
@@ -195,6 +210,27 @@ def _gpt2(file: GGUFFile) -> ConfigValues:
     }
 
 
+def _bert(file: GGUFFile) -> ConfigValues:
+    """Return what encoders share. BERT, and RoBERTa without the rows of its position table that no token has."""
+    types = file.tensors.get("token_types.weight")
+    num_query_heads, _ = attention_heads(file)
+    return {
+        "hidden_size": _size(file, "embedding_length"),
+        "intermediate_size": _size(file, "feed_forward_length"),
+        "num_hidden_layers": _num_layers(file),
+        "num_attention_heads": num_query_heads,
+        "max_position_embeddings": _size(file, "context_length"),
+        "layer_norm_eps": file.require(f"{file.architecture}.attention.layer_norm_epsilon", float),
+        "vocab_size": _vocab_size(file),
+        "type_vocab_size": 1 if types is None else types.shape[0],
+    }
+
+
+def _nomic_bert(file: GGUFFile) -> ConfigValues:
+    rope = rope_values(file, _head_dim(file))
+    return {**_bert(file), "rope_theta": rope["rope_theta"], "rope_scaling": rope["rope_scaling"]}
+
+
 _ARCHITECTURES: dict[str, _Architecture] = {
     "llama": _Architecture("LlamaForCausalLM", "llama", _llama),
     "qwen2": _Architecture("Qwen2ForCausalLM", "qwen2", _decoder),
@@ -207,6 +243,8 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "smollm3": _Architecture("SmolLM3ForCausalLM", "smollm3", _smollm3),
     "starcoder2": _Architecture("Starcoder2ForCausalLM", "starcoder2", _starcoder2),
     "gpt2": _Architecture("GPT2LMHeadModel", "gpt2", _gpt2),
+    "bert": _Architecture("BertModel", "bert", _bert),
+    "nomic-bert": _Architecture("NomicBertModel", "nomic_bert", _nomic_bert),
 }
 
 

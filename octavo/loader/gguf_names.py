@@ -55,6 +55,12 @@ _ATTENTION = {
 _GATED_MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 _PRE_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _POST_NORMS = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_ENCODER_WHOLE = {
+    "token_embd": "embeddings.word_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+}
 _ROTARY_ROWS = {"attn_q": Change.QUERY_ROWS, "attn_k": Change.KEY_ROWS}
 
 _PLAIN = _Layout(_DECODER_WHOLE, {**_ATTENTION, **_GATED_MLP, **_PRE_NORMS})
@@ -108,6 +114,33 @@ _LAYOUTS: dict[str, _Layout] = {
         },
         layer_prefix="transformer.h.",
         changes=dict.fromkeys(("attn_qkv", "attn_output", "ffn_up", "ffn_down"), Change.TRANSPOSED),
+    ),
+    "bert": _Layout(
+        _ENCODER_WHOLE,
+        {
+            "attn_q": "attention.self.query",
+            "attn_k": "attention.self.key",
+            "attn_v": "attention.self.value",
+            "attn_output": "attention.output.dense",
+            "attn_output_norm": "attention.output.LayerNorm",
+            "ffn_up": "intermediate.dense",
+            "ffn_down": "output.dense",
+            "layer_output_norm": "output.LayerNorm",
+        },
+        layer_prefix="encoder.layer.",
+    ),
+    "nomic-bert": _Layout(
+        {**_ENCODER_WHOLE, "token_embd_norm": "emb_ln"},
+        {
+            "attn_qkv": "attn.Wqkv",
+            "attn_output": "attn.out_proj",
+            "attn_output_norm": "norm1",
+            "ffn_gate": "mlp.fc12",
+            "ffn_up": "mlp.fc11",
+            "ffn_down": "mlp.fc2",
+            "layer_output_norm": "norm2",
+        },
+        layer_prefix="encoder.layers.",
     ),
 }
 

@@ -13,11 +13,11 @@ from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedError
 from octavo.loader import catalog, hub
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.files import GGUFChoice, choose_files
-from octavo.loader.gguf_config import gguf_config, gguf_generation_config
+from octavo.loader.gguf_config import gguf_config, gguf_generation_config, gguf_pooling
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.local_files import read_json_object
-from octavo.loader.sentence_transformers import read_sentence_transformers
+from octavo.loader.sentence_transformers import SentenceTransformersFacts, read_sentence_transformers
 from octavo.log import get_logger
 from octavo.utils.names import closest_names
 
@@ -126,4 +126,6 @@ def _open_folder(name: str, folder: Path) -> Checkpoint:
 
 def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GGUFFile(path)
-    return Checkpoint(name, path, "gguf", gguf_config(file), gguf_generation_config(file), file)
+    pooling = gguf_pooling(file)
+    files = None if pooling is None else SentenceTransformersFacts(pooling, normalize=True)
+    return Checkpoint(name, path, "gguf", gguf_config(file), gguf_generation_config(file), file, files)

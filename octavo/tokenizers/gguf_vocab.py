@@ -1,4 +1,5 @@
-"""A tokenizer from a GGUF file's metadata: byte-level BPE ("gpt2") and SentencePiece-style BPE ("llama").
+"""A tokenizer from a GGUF file's metadata: byte-level BPE ("gpt2"), SentencePiece-style BPE ("llama") and Unigram
+("t5"), WordPiece ("bert").
 
 Keys and token types are those of the GGUF specification (ggml, docs/gguf.md); where a file leaves something open this
 does what llama.cpp does.
@@ -6,8 +7,9 @@ does what llama.cpp does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models
 
@@ -15,6 +17,7 @@ from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.end_of_generation import find_end_of_generation_ids
 from octavo.loader.gguf_file import GGUFFile
 from octavo.log import get_logger
+from octavo.tokenizers.encoder_vocab import UnigramRules, build_unigram_backend, build_wordpiece_backend
 from octavo.tokenizers.parts import TokenizerParts
 from octavo.tokenizers.post_processing import set_bos_eos_template
 from octavo.tokenizers.pre_tokenizers import PreTokenization, build_pre_tokenizer, find_pre_tokenization
@@ -43,6 +46,9 @@ class GGUFVocabulary:
     add_bos: bool | None = None
     add_eos: bool | None = None
     add_space_prefix: bool | None = None
+    removes_extra_spaces: bool = True
+    lowercase: bool | None = None
+    charsmap: bytes = b""
     chat_templates: dict[str, str] = field(default_factory=dict)
     architecture: str = ""
     source: str = "GGUF file"
@@ -115,6 +121,36 @@ def _build_sentencepiece(vocabulary: GGUFVocabulary) -> TokenizerParts:
     return _finish(backend, vocabulary, special_ids, add_bos=vocabulary.add_bos is not False)
 
 
+def _build_wordpiece(vocabulary: GGUFVocabulary) -> TokenizerParts:
+    special_ids = dict(vocabulary.special_ids)
+    for role, token in (("bos", "[CLS]"), ("eos", "[SEP]"), ("unknown", "[UNK]")):  # older files name none
+        if role not in special_ids:
+            special_ids[role] = _required_id(vocabulary, token)
+    backend = build_wordpiece_backend(vocabulary.tokens, vocabulary.types, special_ids["unknown"], vocabulary.lowercase)
+    return _finish(backend, replace(vocabulary, add_eos=True), special_ids, add_bos=True)
+
+
+def _build_unigram(vocabulary: GGUFVocabulary) -> TokenizerParts:
+    special_ids = dict(vocabulary.special_ids)
+    if "unknown" not in special_ids:
+        special_ids["unknown"] = _required_id(vocabulary, "<unk>")
+    rules = UnigramRules(vocabulary.charsmap, vocabulary.add_space_prefix is not False, vocabulary.removes_extra_spaces)
+    try:
+        backend = build_unigram_backend(vocabulary.tokens, vocabulary.scores, special_ids["unknown"], rules)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{vocabulary.source}: tokenizer.ggml.precompiled_charsmap is unusable: {error}"
+        ) from None
+    vocabulary = replace(vocabulary, add_eos=vocabulary.add_eos is not False)
+    return _finish(backend, vocabulary, special_ids, add_bos=vocabulary.add_bos is not False)
+
+
+def _required_id(vocabulary: GGUFVocabulary, token: str) -> int:
+    if token not in vocabulary.tokens:
+        raise CheckpointError(f"{vocabulary.source}: the vocabulary has no {token} and names no token in its place")
+    return vocabulary.tokens.index(token)
+
+
 def _finish(
     backend: tokenizers.Tokenizer, vocabulary: GGUFVocabulary, special_ids: dict[str, int], add_bos: bool
 ) -> TokenizerParts:
@@ -152,7 +188,12 @@ def _declare_added_tokens(backend: tokenizers.Tokenizer, vocabulary: GGUFVocabul
     backend.add_tokens(plain)
 
 
-_BUILDERS = {"gpt2": _build_byte_level, "llama": _build_sentencepiece}
+_BUILDERS = {
+    "gpt2": _build_byte_level,
+    "llama": _build_sentencepiece,
+    "bert": _build_wordpiece,
+    "t5": _build_unigram,
+}
 
 _ROLE_KEYS = {
     "bos": "bos_token_id",
@@ -175,6 +216,7 @@ def read_gguf_vocabulary(gguf: GGUFFile) -> GGUFVocabulary:
     _check_unique(tokens, source)
     types = _numbers(gguf, "tokenizer.ggml.token_type", len(tokens))
     scores = _numbers(gguf, "tokenizer.ggml.scores", len(tokens))
+    charsmap = gguf.numbers("tokenizer.ggml.precompiled_charsmap")
     return GGUFVocabulary(
         model=gguf.require("tokenizer.ggml.model", str),
         pre=gguf.get("tokenizer.ggml.pre", str) or "",
@@ -186,6 +228,9 @@ def read_gguf_vocabulary(gguf: GGUFFile) -> GGUFVocabulary:
         add_bos=gguf.get("tokenizer.ggml.add_bos_token", bool),
         add_eos=gguf.get("tokenizer.ggml.add_eos_token", bool),
         add_space_prefix=gguf.get("tokenizer.ggml.add_space_prefix", bool),
+        removes_extra_spaces=gguf.get("tokenizer.ggml.remove_extra_whitespaces", bool) is not False,
+        lowercase=gguf.get("tokenizer.ggml.normalizer.lowercase", bool),
+        charsmap=b"" if charsmap is None else charsmap.astype(np.uint8).tobytes(),
         chat_templates=_read_chat_templates(gguf),
         architecture=gguf.get("general.architecture", str) or "",
         source=source,

@@ -9,11 +9,17 @@ import pytest
 
 from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 from octavo.loader.gguf_file import GGUFFile
-from octavo.tokenizers.gguf_vocab import build_gguf_tokenizer, load_gguf_tokenizer, read_gguf_vocabulary
+from octavo.tokenizers.gguf_vocab import (
+    GGUFVocabulary,
+    build_gguf_tokenizer,
+    load_gguf_tokenizer,
+    read_gguf_vocabulary,
+)
 from octavo.tokenizers.tokenizer import Tokenizer
 from tests.tokenizers.vocabularies import (
     CONTROL,
     NORMAL,
+    UNKNOWN,
     byte_level_tokenizer,
     byte_level_vocabulary,
     sentencepiece_tokenizer,
@@ -183,3 +189,64 @@ def test_special_id_outside_the_vocabulary_is_ignored(tmp_path):
 def test_what_is_no_unicode_text_is_refused(text):
     with pytest.raises(InvalidRequestError, match=r"Unicode|must be a string"):
         byte_level_tokenizer().encode(text)
+
+
+def wordpiece_tokenizer(words, **changes):
+    tokens = ["[UNK]", "[CLS]", "[SEP]", *words]
+    fields = {"model": "bert", "pre": "", "tokens": tokens, "scores": [0.0] * len(tokens), "merges": []}
+    types = [CONTROL] * 3 + [NORMAL] * len(words)
+    return Tokenizer(build_gguf_tokenizer(GGUFVocabulary(**{**fields, "types": types, **changes})))
+
+
+def test_wordpiece_marks_what_goes_on_with_a_word_and_stands_between_cls_and_sep():
+    tokenizer = wordpiece_tokenizer(["▁un", "▁aff", "aff", "able", "▁!"])
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode("Unaffable! aff"))
+    assert pieces == ["[CLS]", "un", "##aff", "##able", "!", "aff", "[SEP]"]
+    assert tokenizer.encode("strange", add_special_tokens=False) == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "lowercase", "pieces"),
+    [
+        (["▁a", "▁b"], None, ["a", "b"]),  # has no capitals, so takes none
+        (["▁a", "▁A", "▁[unused0]"], None, ["A", "[UNK]"]),
+        (["▁a", "▁A"], True, ["a", "[UNK]"]),
+        (["▁a", "▁b", "▁[X]"], None, ["a", "b"]),
+    ],
+)
+def test_wordpiece_folds_case_as_the_file_says_or_its_vocabulary_shows(words, lowercase, pieces):
+    tokenizer = wordpiece_tokenizer(words, lowercase=lowercase)
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("A B", add_special_tokens=False)) == pieces
+
+
+def unigram_tokenizer(**changes):
+    words = {"▁": -3.0, "▁a": -2.0, "b": -2.5, "▁ab": -4.0, "c": -2.0, "▁abc": -7.0}
+    fields = {
+        "model": "t5",
+        "pre": "default",
+        "tokens": ["<s>", "<pad>", "</s>", "<unk>", *words],
+        "types": [CONTROL, CONTROL, CONTROL, UNKNOWN, *[NORMAL] * len(words)],
+        "scores": [0.0] * 4 + list(words.values()),
+        "merges": [],
+        "special_ids": {"bos": 0, "padding": 1, "eos": 2, "unknown": 3},
+    }
+    return Tokenizer(build_gguf_tokenizer(GGUFVocabulary(**{**fields, **changes})))
+
+
+def test_unigram_takes_the_likeliest_cut_between_begin_and_end():
+    tokenizer = unigram_tokenizer()
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode("  ab  abc "))
+    assert pieces == ["<s>", "▁ab", "▁ab", "c", "</s>"]
+    assert tokenizer.encode("z", add_special_tokens=False) == [4, 3]
+    bare = unigram_tokenizer(add_bos=False, add_eos=False, add_space_prefix=False)
+    assert bare.convert_ids_to_tokens(bare.encode("b")) == ["b"]
+
+
+def test_an_encoder_vocabulary_without_its_special_tokens_is_refused():
+    with pytest.raises(CheckpointError, match=r"has no \[SEP\]"):
+        wordpiece_tokenizer([], tokens=["[UNK]", "[CLS]", "x"])
+
+
+def test_a_normalisation_that_is_none_is_refused():
+    with pytest.raises(CheckpointError, match="precompiled_charsmap is unusable"):
+        unigram_tokenizer(charsmap=b"xx")
