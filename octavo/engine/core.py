@@ -38,7 +38,6 @@ class EngineCore:
         self._grammars = grammars
         self.before_step: Callable[[SchedulerOutput], None] | None = None
         self.dead_error: EngineDeadError | None = None
-        self._books = _Bookkeeping(self)
         self.is_paused = False
         self.sleep_level = 0  # 0: awake; see `sleep`
         self._queued_aborts: SimpleQueue[Sequence[str]] = SimpleQueue()
@@ -53,7 +52,7 @@ class EngineCore:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request; its tokens come out of later steps. Raises EngineDeadError when none will."""
-        with self._books:
+        with _Bookkeeping(self):
             if request.adapter is not None:
                 self.load_adapter(request.adapter.path, request.adapter.identity)
             self.scheduler.add_request(Request.from_core_request(request))
@@ -62,7 +61,7 @@ class EngineCore:
         """End these requests now and free their blocks; ids that have finished already are ignored."""
         if self.dead_error is not None:
             return
-        with self._books:
+        with _Bookkeeping(self):
             self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
 
     def queue_abort(self, request_ids: Sequence[str]) -> None:
@@ -86,7 +85,7 @@ class EngineCore:
         A forward or a sampling that fails ends the step's requests with an error, and the others go on. Whatever else
         fails ends the core: this and all later steps raise EngineDeadError.
         """
-        with self._books:
+        with _Bookkeeping(self):
             return self._step()
 
     def _step(self) -> EngineCoreOutputs | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -63,7 +64,7 @@ class InprocClient:
         self.collective_rpc = core.collective_rpc
         self.load_vocabulary = core.load_vocabulary
         self.check_health = core.check_health
-        self.shutdown = core.shutdown
+        self.shutdown = weakref.finalize(self, core.shutdown)  # not when the collector finds the cycles in the core
 
     def add_request(self, request: EngineCoreRequest) -> int:
         self.engine_core.add_request(request)
