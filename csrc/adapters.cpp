@@ -224,10 +224,14 @@ void expand_groups(const std::vector<RowGroup>& groups, const AdapterSlots& adap
 
 }  // namespace
 
-void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, const std::int32_t* slots,
-                           const AdapterSlots& adapters, float* out) {
-    run_embedding(ids, count, table, out);
-    const std::vector<RowGroup> groups = group_rows(slots, count, adapters);
+void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, std::int64_t first_id,
+                           const std::int32_t* slots, const AdapterSlots& adapters, float* out) {
+    run_embedding_share(ids, count, table, first_id, out);
+    std::vector<std::int32_t> own(slots, slots + count);
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (ids[i] < first_id || ids[i] >= first_id + table.out_features()) own[static_cast<std::size_t>(i)] = -1;
+    }
+    const std::vector<RowGroup> groups = group_rows(own.data(), count, adapters);
     if (groups.empty()) return;
     for (const RowGroup& group : groups) {
         if (group.slot->is_quantized) raise_value_error("adapters of embeddings must not be int8");
@@ -240,7 +244,7 @@ void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const We
             float* values = hidden.data + (group.first + k) * hidden.stride;
             for (std::size_t column = 0; column < slot.scales.size(); ++column) {
                 const std::int64_t vector = static_cast<std::int64_t>(column) / kAdapterColumns;
-                const std::uint8_t* from = slot.memory.get() + (vector * num_ids + ids[group.rows[k]]) * row_bytes;
+                const std::uint8_t* from = slot.memory.get() + (vector * num_ids + ids[group.rows[k]] - first_id) * row_bytes;
                 if (column % kAdapterColumns == 0) kernels().expand(slot.kind, from, kAdapterColumns, values + column);
                 values[column] *= slot.scales[column];
             }
@@ -283,15 +287,16 @@ nb::object adapted_linear(nb::handle x_array, const Weight& weight, nb::handle b
     return std::move(out.object);
 }
 
-nb::object adapted_embedding(nb::handle ids_array, const Weight& table, nb::handle slots_array, const AdapterSlots& adapters) {
+nb::object adapted_embedding(nb::handle ids_array, const Weight& table, std::int64_t first_id, std::int64_t num_ids,
+                             nb::handle slots_array, const AdapterSlots& adapters) {
     const Vector<const std::int32_t> ids = read_vector<std::int32_t>(ids_array, "token_ids");
-    check_range(ids, "token_ids", table.out_features());
+    check_range(ids, "token_ids", num_ids);
     const Vector<const std::int32_t> slots = read_vector<std::int32_t>(slots_array, "slots", ids.size);
     check_adapter_slots(slots, adapters.num_slots());
     adapters.check_layer(table.in_features(), table.out_features());
     NewArray<float> out = new_array<float>({ids.size, table.in_features()});
     nb::gil_scoped_release nogil;
-    run_adapted_embedding(ids.data, ids.size, table, slots.data, adapters, out.data);
+    run_adapted_embedding(ids.data, ids.size, table, first_id, slots.data, adapters, out.data);
     return std::move(out.object);
 }
 
@@ -304,7 +309,8 @@ void bind_adapters(nb::module_& m) {
         .def("put", &AdapterSlots::put, nb::arg("slot"), nb::arg("type_name"), nb::arg("adapters"));
     m.def("adapted_linear", &adapted_linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("slots"),
           nb::arg("adapters"));
-    m.def("adapted_embedding", &adapted_embedding, nb::arg("token_ids"), nb::arg("table"), nb::arg("slots"), nb::arg("adapters"));
+    m.def("adapted_embedding", &adapted_embedding, nb::arg("token_ids"), nb::arg("table"), nb::arg("first_id"), nb::arg("num_ids"),
+          nb::arg("slots"), nb::arg("adapters"));
 }
 
 }  // namespace octavo

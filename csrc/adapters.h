@@ -75,9 +75,9 @@ void check_adapter_slots(const Vector<const std::int32_t>& slots, std::int64_t n
 void run_adapted_linear(const Matrix<const float>& x, const Weight& weight, const float* bias, const std::int32_t* slots,
                         const AdapterSlots& adapters, float* out);
 
-// out [count, H] = rows `ids` of the table [V, H], all within it, plus what each row's adapter has for its id. Needs no GIL.
-void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, const std::int32_t* slots,
-                           const AdapterSlots& adapters, float* out);
+// The same as run_embedding_share, plus what each row's adapter has for its id where the table has that. Needs no GIL.
+void run_adapted_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, std::int64_t first_id,
+                           const std::int32_t* slots, const AdapterSlots& adapters, float* out);
 
 // Binds AdapterSlots, adapted_linear and adapted_embedding.
 void bind_adapters(nb::module_& m);

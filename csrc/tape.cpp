@@ -103,16 +103,17 @@ class Tape {
         });
     }
 
-    void adapted_embedding(ViewTuple out, std::int64_t ids, nb::object table, std::int64_t slots, nb::object adapters_object) {
+    void adapted_embedding(ViewTuple out, std::int64_t ids, nb::object table, std::int64_t first_id, std::int64_t num_ids,
+                           std::int64_t slots, nb::object adapters_object) {
         const Weight* weight = &hold<Weight>(table);
         const AdapterSlots* adapters = &hold<AdapterSlots>(adapters_object);
         adapters->check_layer(weight->in_features(), weight->out_features());
-        limit_ids(ids, weight->out_features(), "ids");
+        limit_ids(ids, num_ids, "ids");
         add_unique(adapter_limits_, {slots, adapters->num_slots()});
         record("adapted_embedding", [=, to = view(out)](const Step& step) {
             const Vector<const std::int32_t>& values = step.ids[static_cast<std::size_t>(ids)];
-            run_adapted_embedding(values.data, values.size, *weight, step.ids[static_cast<std::size_t>(slots)].data, *adapters,
-                                  address(step, to));
+            run_adapted_embedding(values.data, values.size, *weight, first_id, step.ids[static_cast<std::size_t>(slots)].data,
+                                  *adapters, address(step, to));
         });
     }
 

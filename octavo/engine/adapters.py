@@ -37,11 +37,6 @@ def check_lora(config: OctavoConfig) -> None:
         return
     if config.model.pooling is not None:
         raise UnsupportedError("enable_lora needs a model that generates: models for pooling take no adapters")
-    if config.parallel.world_size > 1:
-        raise UnsupportedError(
-            "enable_lora needs one worker that has the whole model: leave tensor_parallel_size and "
-            "pipeline_parallel_size at 1, or use data_parallel_size"
-        )
 
 
 def look_at(lora_request: LoRARequest) -> Adapter:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.distributed.group import Group
+from octavo.layers.adapted import AdaptedLinear
+from octavo.layers.linear import Linear
 from octavo.ops.interface import Float, Int, Ops, Weight
 
 
@@ -21,8 +23,7 @@ class SharedLinear:
     out_widths: how many output features each rank has
     """
 
-    weight: Weight
-    bias: Float | None
+    linear: Linear | AdaptedLinear
     in_widths: Sequence[int] | None
     out_widths: Sequence[int]
     group: Group
@@ -31,7 +32,10 @@ class SharedLinear:
         """x: [T, this rank's I, or all] -> [T, O]."""
         if self.in_widths is not None:
             x = ops.all_gather(x, self.group, self.in_widths)
-        return ops.all_gather(ops.linear(x, self.weight, self.bias), self.group, self.out_widths)
+        return ops.all_gather(self.linear(x, ops), self.group, self.out_widths)
+
+
+AnyLinear = Linear | AdaptedLinear | SharedLinear
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from octavo.config.lora import LoRAConfig, LoRADtype
 from octavo.errors import CheckpointError
 from octavo.layers.adapted import AdaptedPart
+from octavo.loader.compact import HalfMatrix, QuantizedMatrix
 from octavo.log import get_logger
 from octavo.lora.checkpoint import adapter_identity, listed, read_adapter
-from octavo.ops.interface import LowRank
+from octavo.ops.interface import AdapterMatrix, LowRank
 
 logger = get_logger(__name__)
 
@@ -50,7 +55,10 @@ class AdapterStore:
                 f"the adapter at {folder} has changed since it was first used; load it again with load_inplace"
             )
         self._check(folder, pairs)
-        self._read[identity] = pairs
+        own = {module: self._parts[module] for module in pairs}
+        self._read[identity] = {
+            module: _share(pairs[module], part) for module, part in own.items() if part.adapters is not None
+        }
         others = [known for known in self._read if known not in in_use and known != identity]
         for known in others[: max(len(self._read) - self._config.max_cpu_loras, 0)]:
             del self._read[known]
@@ -80,12 +88,16 @@ class AdapterStore:
         slot = min(free, key=lambda slot: (self._slots[slot] is not None, self._last_use[slot]))
         pairs = self._read[identity]
         nothing: list[LowRank | None] = [None]
-        layers = {id(part.adapters): (part, nothing * part.num_parts) for part in self._parts.values()}
+        layers = {
+            id(part.adapters): (part.adapters, nothing * part.num_parts)
+            for part in self._parts.values()
+            if part.adapters is not None
+        }
         for module, pair in pairs.items():
             part = self._parts[module]
             layers[id(part.adapters)][1][part.index] = pair
-        for part, adapters in layers.values():
-            part.adapters.put(slot, adapters)
+        for slots, adapters in layers.values():
+            slots.put(slot, adapters)
         self._slots[slot] = identity
         return slot
 
@@ -106,3 +118,22 @@ class AdapterStore:
                     f"{folder}: the adapter's {module} has {got[1]} inputs and {got[0]} outputs, the model's "
                     f"{expected[1]} and {expected[0]}; the adapter is another model's"
                 )
+
+
+def _share(pair: LowRank, part: AdaptedPart) -> LowRank:
+    """Return what this rank computes of a pair: all inputs' way to some of the outputs, or some tokens'."""
+    down, up = pair.down, pair.up
+    if part.tokens is not None and len(part.tokens) < part.shape[1]:
+        down = _taken(down, (slice(None), slice(part.tokens.start, part.tokens.stop)))
+    if part.outputs is not None:
+        up = _taken(up, part.outputs)
+    return LowRank(down, up, pair.scale)
+
+
+def _taken(matrix: AdapterMatrix, key: NDArray[np.intp] | tuple[slice, slice]) -> AdapterMatrix:
+    """Return rows of a matrix, or columns of one without groups; a copy."""
+    if isinstance(matrix, QuantizedMatrix):
+        return replace(matrix, codes=matrix.codes[key], scales=matrix.scales[key])
+    if isinstance(matrix, HalfMatrix):
+        return replace(matrix, bits=np.array(matrix.bits[key], order="C"))
+    return np.array(matrix[key], order="C")

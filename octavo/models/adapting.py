@@ -1,25 +1,28 @@
-"""Gives a decoder's linear layers room for LoRA adapters, under the names that the model has in Transformers."""
+"""Gives a decoder's layers room for LoRA adapters, under the names that the model has in Transformers."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from octavo.layers.adapted import AdaptedEmbedding, AdaptedLinear, AdaptedPart, AdapterRows
+from octavo.layers.adapted import AdaptedEmbedding, AdaptedLinear, AdaptedPart, AdaptedRows, AdapterRows
 from octavo.layers.attention import Attention
 from octavo.layers.linear import Embedding, Linear
-from octavo.layers.parallel import SharedLinear
+from octavo.layers.parallel import AnyLinear, SharedEmbedding, SharedLinear
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
+from octavo.models.decoder_loading import pieces_of_stack
+from octavo.models.sharing import ModelShare, head_shares, projected_features, stage_layers
 from octavo.ops.interface import Ops
 
 
 @dataclass(frozen=True)
 class AdaptedDecoder:
-    """The decoder, which projections of it adapters may change, by module name, and what says who uses which."""
+    """The decoder, which projections of the whole model adapters may change, by module name, and who uses which."""
 
     decoder: Decoder
     parts: dict[str, AdaptedPart]
@@ -27,71 +30,119 @@ class AdaptedDecoder:
 
 
 def adapt_decoder(
-    decoder: Decoder, config: DecoderConfig, names: WeightNames, ops: Ops, num_slots: int
+    decoder: Decoder, config: DecoderConfig, names: WeightNames, share: ModelShare, ops: Ops, num_slots: int
 ) -> AdaptedDecoder:
-    """Return the decoder with slots for adapters of its embedding, attention and MLP; weights are shared with it.
+    """Return the decoder with slots for adapters of its embedding, attention, MLP and logits; it keeps its weights.
 
     A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
     """
     none = np.zeros(0, np.int32)
-    adapting = _Adapting(config, names, ops, num_slots, AdapterRows(none, none), {})
-    last = len(decoder.layers) - 1
-    layers = tuple(adapting.layer(layer, index, index == last) for index, layer in enumerate(decoder.layers))
-    embedding = adapting.embedding(decoder.embedding)
-    adapted = dataclasses.replace(decoder, embedding=embedding, layers=layers)
-    return AdaptedDecoder(adapted, adapting.parts, adapting.rows)
+    adapting = _Adapting(config, names, share, ops, num_slots, AdapterRows(none, none, none), {})
+    own = stage_layers(config, share.num_stages, share.stage)
+    layers = []
+    for index in range(len(config.layers)):
+        layer = decoder.layers[index - own.start] if index in own else None
+        takes: AdaptedRows = "outputs" if share.is_last and index == own[-1] else "tokens"
+        adapted = adapting.layer(layer, index, takes)
+        if adapted is not None:
+            layers.append(adapted)
+    embedding, lm_head = adapting.embedding(decoder.embedding), adapting.head(decoder.lm_head)
+    adapted_decoder = dataclasses.replace(decoder, embedding=embedding, layers=tuple(layers), lm_head=lm_head)
+    return AdaptedDecoder(adapted_decoder, adapting.parts, adapting.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Adapting:
     config: DecoderConfig
     names: WeightNames
+    share: ModelShare
     ops: Ops
     num_slots: int
     rows: AdapterRows
     parts: dict[str, AdaptedPart]
 
-    def layer(self, layer: DecoderLayer, index: int, is_last: bool) -> DecoderLayer:
-        config, names, attention, mlp = self.config, self.names, layer.attention, layer.mlp
-        assert isinstance(attention, Attention), "encoders have no adapters"
-        heads, kv_heads = (count * config.head_dim for count in (config.num_heads, config.num_kv_heads))
-        qkv = attention.qkv
+    def layer(self, layer: DecoderLayer | None, index: int, takes: AdaptedRows) -> DecoderLayer | None:
+        """Note a layer's modules, and return it adapted; None: another stage has it. takes: the rows of its MLP"""
+        config, names, share = self.config, self.names, self.share
+        query, key = (count * config.head_dim for count in (config.num_heads, config.num_kv_heads))
+        hidden, inner, number = config.hidden_size, config.intermediate_size, 2 if config.gated_mlp else 1
+        to_hidden = [(hidden, share.of(hidden))]
+        projected = projected_features(config, head_shares(config, share.group.size)[share.group.rank])
+        qkv: AnyLinear | None = None
+        inputs: AnyLinear | None = None
+        output = down = None
+        if layer is not None:
+            assert isinstance(layer.attention, Attention), "encoders have no adapters"
+            qkv, output = layer.attention.qkv, layer.attention.output
+            inputs, down = layer.mlp.inputs, layer.mlp.down
+
+        def adapt(
+            linear: AnyLinear | None, parts: Sequence[str], in_features: int, outputs: Sequence[tuple[int, range]]
+        ) -> AnyLinear | None:
+            roots = [root + names.layer.format(index=index) for root in names.roots]
+            rows = takes if parts in (names.gate_up, (names.down,)) else "tokens"
+            return self._adapt(linear, [[root + part for root in roots] for part in parts], in_features, outputs, rows)
+
         if not names.qkv_by_head:
-            qkv = self._adapt(qkv, index, names.qkv, (heads, kv_heads, kv_heads))
-        output = self._adapt(attention.output, index, (names.attention_output,), (config.hidden_size,))
-        down = self._adapt(mlp.down, index, (names.down,), (config.hidden_size,), is_last)
-        inner = (config.intermediate_size,) * (2 if mlp.is_gated else 1)
-        inputs = self._adapt(mlp.inputs, index, names.gate_up, inner, is_last)
+            qkv = adapt(qkv, names.qkv, hidden, list(zip((query, key, key), projected, strict=True)))
+        output = adapt(output, (names.attention_output,), query, to_hidden)
+        inputs = adapt(inputs, names.gate_up, hidden, [(inner, share.of(inner))] * number)
+        down = adapt(down, (names.down,), inner, to_hidden)
+        if layer is None:
+            return None
+        attention, mlp = layer.attention, layer.mlp
         return dataclasses.replace(
             layer,
-            attention=dataclasses.replace(attention, qkv=qkv, output=output),
-            mlp=dataclasses.replace(mlp, inputs=inputs, down=down),
+            attention=dataclasses.replace(attention, qkv=qkv, output=output),  # type: ignore[arg-type]
+            mlp=dataclasses.replace(mlp, inputs=inputs, down=down),  # type: ignore[arg-type]
         )
 
-    def embedding(self, embedding: object) -> AdaptedEmbedding:
-        assert isinstance(embedding, Embedding), "one worker has the whole model, and it is adapted once"
-        sizes = (embedding.table.in_features, embedding.table.out_features)
-        slots = self.ops.adapter_slots(sizes[:1], sizes[1], self.num_slots)
-        for root in self.names.roots:
-            self.parts[root + self.names.embedding] = AdaptedPart(slots, 0, 1, sizes, False, False)
-        return AdaptedEmbedding(embedding.table, slots, self.rows)
+    def embedding(self, embedding: object) -> AdaptedEmbedding | None:
+        config, share = self.config, self.share
+        assert isinstance(embedding, Embedding | SharedEmbedding | None), "it is adapted once"
+        tokens, slots = share.of(config.vocab_size), None
+        if embedding is not None:
+            slots = self.ops.adapter_slots((config.hidden_size,), len(tokens), self.num_slots)
+        part = AdaptedPart(slots, 0, 1, (config.hidden_size, config.vocab_size), False, tokens=tokens)
+        self.parts.update({root + self.names.embedding: part for root in self.names.roots})
+        if embedding is None or slots is None:
+            return None
+        return AdaptedEmbedding(embedding.table, tokens.start, config.vocab_size, share.group, slots, self.rows)
+
+    def head(self, lm_head: AnyLinear | None) -> AnyLinear | None:
+        vocab_size = self.config.vocab_size
+        outputs = [(vocab_size, self.share.of(vocab_size))]
+        return self._adapt(lm_head, [self.names.lm_heads], self.config.hidden_size, outputs, "logits")
 
     def _adapt(
         self,
-        linear: Linear | AdaptedLinear | SharedLinear,
-        index: int,
-        names: Sequence[str],
-        sizes: tuple[int, ...],
-        takes_outputs: bool = False,
-    ) -> AdaptedLinear:
-        assert isinstance(linear, Linear), "one worker has the whole layer, and it is adapted once"
-        if len(names) < len(sizes):  # one module in the model too
+        linear: AnyLinear | None,
+        names: Sequence[Sequence[str]],
+        in_features: int,
+        outputs: Sequence[tuple[int, range]],
+        takes: AdaptedRows,
+    ) -> AnyLinear | None:
+        """Note what is stacked in a layer, and return it adapted; None: another stage has it.
+
+        names: of each module, whatever a checkpoint calls it; outputs: of each part all features, and this rank's
+        """
+        if isinstance(linear, SharedLinear):
+            adapted = self._adapt(linear.linear, names, in_features, outputs, takes)
+            assert isinstance(adapted, AdaptedLinear)
+            return dataclasses.replace(linear, linear=adapted)
+        assert isinstance(linear, Linear | None), "it is adapted once"
+        sizes, shares = zip(*outputs, strict=True)
+        is_fused = len(names) < len(sizes)  # one module in the model too
+        pieces = pieces_of_stack(self.share, sizes, shares, is_fused)
+        if is_fused:
             sizes = (sum(sizes),)
-        in_features = linear.weight.in_features
-        slots = self.ops.adapter_slots(sizes, in_features, self.num_slots)
-        for part, name in enumerate(names):
-            for root in self.names.roots:
-                module = root + self.names.layer.format(index=index) + name
-                shape, rounds = (sizes[part], in_features), linear.weight.rounds_inputs
-                self.parts[module] = AdaptedPart(slots, part, len(sizes), shape, True, rounds)
-        return AdaptedLinear(linear, slots, self.rows, takes_outputs)
+        own = [None] * len(sizes) if pieces is None else [np.array([*chain(*ranges)], np.intp) for ranges in pieces]
+        slots, rounds_inputs = None, False
+        if linear is not None:
+            own_sizes = [size if features is None else len(features) for size, features in zip(sizes, own, strict=True)]
+            slots = self.ops.adapter_slots(own_sizes, in_features, self.num_slots)
+            rounds_inputs = linear.weight.rounds_inputs
+        for index, (size, features) in enumerate(zip(sizes, own, strict=True)):
+            part = AdaptedPart(slots, index, len(sizes), (size, in_features), True, rounds_inputs, features)
+            self.parts.update(dict.fromkeys(names[index], part))
+        return None if linear is None or slots is None else AdaptedLinear(linear, slots, self.rows, takes)

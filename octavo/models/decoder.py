@@ -12,10 +12,10 @@ from octavo.attention.context import ForwardContext
 from octavo.layers.adapted import AdaptedEmbedding
 from octavo.layers.attention import Attention
 from octavo.layers.encoder_attention import EncoderAttention
-from octavo.layers.linear import Embedding, Linear
+from octavo.layers.linear import Embedding
 from octavo.layers.mlp import MLP
 from octavo.layers.norm import Norm
-from octavo.layers.parallel import SharedEmbedding, SharedLinear
+from octavo.layers.parallel import AnyLinear, SharedEmbedding
 from octavo.models.interface import ModelFacts
 from octavo.ops.interface import Float, Int, Ops
 from octavo.types.kv_spec import KVCacheSpec
@@ -75,7 +75,7 @@ class Decoder:
     embedding_norm: Norm
     layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
-    lm_head: Linear | SharedLinear | None
+    lm_head: AnyLinear | None
     embedding_scale: float
     logits_scale: float
     logits_softcap: float | None

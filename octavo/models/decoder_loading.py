@@ -24,7 +24,7 @@ from octavo.layers.rotary import cos_sin_table
 from octavo.loader.weights import WeightSource
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
-from octavo.models.sharing import HeadShare, ModelShare, head_shares, stage_layers
+from octavo.models.sharing import HeadShare, ModelShare, head_shares, projected_features, stage_layers
 from octavo.ops.interface import Float, Ops, Weight
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class DecoderLoading:
     def head(self, weight: Weight | None) -> Linear | SharedLinear:
         assert weight is not None, "the last stage gives the logits"
         group, widths = self.share.group, self.share.widths(self.config.vocab_size)
-        return Linear(weight) if group.size == 1 else SharedLinear(weight, None, None, widths, group)
+        return Linear(weight) if group.size == 1 else SharedLinear(Linear(weight), None, widths, group)
 
     def position_embedding(self) -> Embedding:
         name = f"{self.root}{self.names.positions}"
@@ -199,13 +199,13 @@ class DecoderLoading:
         config, names = self.config, self.names
         all_heads = head_shares(config, self.share.group.size)
         heads = all_heads[self.share.group.rank]
-        query, kv = (range(own.start * config.head_dim, own.stop * config.head_dim) for own in (heads.query, heads.kv))
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        projected = [query, kv, kv] if config.qk_norm != "all_heads" else [range(query_size), range(kv_size), kv]
         widths = [len(share.query) * config.head_dim for share in all_heads]
         attention = Attention(
             name=name,
-            qkv=self._stacked(prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias, projected),
+            qkv=self._stacked(
+                prefix, names.qkv, (query_size, kv_size, kv_size), config.qkv_bias, projected_features(config, heads)
+            ),
             output=self._to_hidden(prefix + names.attention_output, query_size, config.output_bias, widths),
             num_heads=len(heads.query),
             num_kv_heads=len(heads.kv),
@@ -326,4 +326,4 @@ def projection_to_hidden(
     if share.group.size == 1:
         return parameters.linear([name], [size], in_features, bias)
     linear = parameters.linear([name], [size], in_features, bias, [[share.of(size)]])
-    return SharedLinear(linear.weight, linear.bias, in_widths, share.widths(size), share.group)
+    return SharedLinear(linear, in_widths, share.widths(size), share.group)

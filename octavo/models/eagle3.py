@@ -17,7 +17,7 @@ from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.layers.attention import Attention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.norm import Norm
-from octavo.layers.parallel import SharedLinear
+from octavo.layers.parallel import AnyLinear
 from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.weights import WeightSource
@@ -94,7 +94,7 @@ class Eagle3Draft:
     embedding_qkv: Linear
     layer: DecoderLayer
     final_norm: Norm
-    lm_head: Linear | SharedLinear
+    lm_head: AnyLinear
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> Mapping[str, KVCacheSpec]:
         return layer_specs([self.layer], block_size, dtype)
@@ -152,7 +152,7 @@ def _embedding(loading: DecoderLoading, model: Decoder) -> Embedding:
     return model.embedding
 
 
-def _lm_head(loading: DecoderLoading, own: Eagle3Config, model: Decoder) -> Linear | SharedLinear:
+def _lm_head(loading: DecoderLoading, own: Eagle3Config, model: Decoder) -> AnyLinear:
     is_own = loading.parameters.source.has("lm_head.weight") or own.vocab_size != model.facts.vocab_size
     if is_own or model.lm_head is None:
         return Linear(loading.parameters.table("lm_head", own.vocab_size, own.decoder.hidden_size))

@@ -13,7 +13,7 @@ from octavo.attention.context import ForwardContext
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.layers.linear import Linear
 from octavo.layers.norm import Norm
-from octavo.layers.parallel import SharedLinear
+from octavo.layers.parallel import AnyLinear
 from octavo.layers.rotary import cos_sin_table
 from octavo.loader.hf_config import HFConfig
 from octavo.models.decoder import DecoderLayer, layer_specs
@@ -66,7 +66,7 @@ class FusedDraft:
     fusion: Fusion
     layers: tuple[DecoderLayer, ...]
     final_norm: Norm
-    lm_head: Linear | SharedLinear
+    lm_head: AnyLinear
 
     def kv_cache_specs(self, block_size: int, dtype: str) -> dict[str, KVCacheSpec]:
         return layer_specs(self.layers, block_size, dtype)

@@ -72,6 +72,14 @@ def head_shares(config: DecoderConfig | EncoderConfig, size: int) -> list[HeadSh
     return shares
 
 
+def projected_features(config: DecoderConfig, heads: HeadShare) -> list[range]:
+    """Return which output features of the query, key and value projections a rank with these heads computes."""
+    query, kv = (range(own.start * config.head_dim, own.stop * config.head_dim) for own in (heads.query, heads.kv))
+    if config.qk_norm != "all_heads":
+        return [query, kv, kv]
+    return [range(config.num_heads * config.head_dim), range(config.num_kv_heads * config.head_dim), kv]
+
+
 def stage_layers(config: DecoderConfig | EncoderConfig, num_stages: int, stage: int, has_logits: bool = True) -> range:
     """Return a stage's layers, so that stages have about as many weights; the logits count as their layers' worth."""
     num_layers = len(config.layers)

@@ -158,8 +158,13 @@ class AdapterOps(Protocol):
     def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
         """Return empty slots for a layer whose outputs are parts of these sizes."""
 
-    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
-        """Return embedding(token_ids, table) plus column token_ids[t] of each row's adapter of a layer [H, V]."""
+    def adapted_embedding(
+        self, token_ids: Int, table: Weight, first_id: int, num_ids: int, slots: Int, adapters: AdapterSlots
+    ) -> Float:
+        """Return embedding_share(token_ids, table, first_id, num_ids) plus each row's adapter of a layer [H, V].
+
+        V: as the table has; to a row whose id it has, its adapter adds column id - first_id.
+        """
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         """Return linear(x, weight, bias) plus each row's adapter: x [T, I].

@@ -55,8 +55,10 @@ class NativeOps:
     def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
         return NativeSlots(out_sizes, in_features, num_slots)
 
-    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
-        return _native.adapted_embedding(token_ids, _packed(table), slots, packed_slots(adapters))
+    def adapted_embedding(
+        self, token_ids: Int, table: Weight, first_id: int, num_ids: int, slots: Int, adapters: AdapterSlots
+    ) -> Float:
+        return _native.adapted_embedding(token_ids, _packed(table), first_id, num_ids, slots, packed_slots(adapters))
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))

@@ -21,7 +21,7 @@ from octavo.ops.recording import (
     recorded_ids,
     recorded_metadata,
 )
-from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots, slots_or_none
 
 _ALIGNMENT_BYTES = 64
 
@@ -51,10 +51,11 @@ class NativeTape:
         self._logits: _NativeRecording | None = None
         compute_logits = functions.logits
         if compute_logits is not None:
+            slots, num_slots = (recorded_ids(0, ROWS), [ROWS]) if limits.takes_adapters else (None, [])
             self._logits = _NativeRecording(
-                lambda ops, recording: compute_logits(ops, recording.argument(ROWS, limits.hidden_size)),
+                lambda ops, recording: compute_logits(ops, recording.argument(ROWS, limits.hidden_size), slots),
                 {TOKENS: 0, ROWS: limits.max_logits_rows},
-                [],
+                num_slots,
                 0,
             )
 
@@ -80,9 +81,10 @@ class NativeTape:
         inputs.tapped += tapped
         return hidden
 
-    def logits(self, hidden: Float) -> Float:
+    def logits(self, hidden: Float, slots: Int | None = None) -> Float:
         assert self._logits is not None, "another stage computes the logits"
-        return self._logits.replay([0, len(hidden)], [], [hidden], [])[0]
+        ids = [slots_or_none(slots, hidden)] if self._takes_adapters else []
+        return self._logits.replay([0, len(hidden)], ids, [hidden], [])[0]
 
     def set_timing(self, on: bool) -> None:
         """Measure every call from now on, starting from zero."""

@@ -170,9 +170,11 @@ class _RecordingAdapters:
 
     _recording: Recording
 
-    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
+    def adapted_embedding(
+        self, token_ids: Int, table: Weight, first_id: int, num_ids: int, slots: Int, adapters: AdapterSlots
+    ) -> Float:
         ids = _ids(token_ids)
-        constants = (ids.index, table, _ids(slots).index, packed_slots(adapters))
+        constants = (ids.index, table, first_id, num_ids, _ids(slots).index, packed_slots(adapters))
         return self._recording.emit("adapted_embedding", (), ids.dimension, (table.in_features,), *constants)
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:

@@ -104,9 +104,12 @@ class ReferenceOps:
     def adapter_slots(self, out_sizes: Sequence[int], in_features: int, num_slots: int) -> AdapterSlots:
         return reference_adapters.ReferenceSlots(out_sizes, in_features, num_slots)
 
-    def adapted_embedding(self, token_ids: Int, table: Weight, slots: Int, adapters: AdapterSlots) -> Float:
-        one_hot = np.eye(table.out_features, dtype=np.float32)[token_ids]
-        return reference_adapters.add(self.embedding(token_ids, table), one_hot, slots, adapters)
+    def adapted_embedding(
+        self, token_ids: Int, table: Weight, first_id: int, num_ids: int, slots: Int, adapters: AdapterSlots
+    ) -> Float:
+        looked_up = self.embedding_share(token_ids, table, first_id, num_ids)
+        one_hot = (token_ids[:, None] - first_id == np.arange(table.out_features)).astype(np.float32)
+        return reference_adapters.add(looked_up, one_hot, slots, adapters)
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         return reference_adapters.add(self.linear(x, weight, bias), x, slots, adapters)

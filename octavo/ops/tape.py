@@ -6,7 +6,7 @@ it could be a device graph. Whoever replays cannot tell; results equal those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,9 +42,13 @@ class ForwardInputs:
 
 def adapter_slots(inputs: ForwardInputs) -> tuple[Int, Int]:
     """Return the slots of the tokens and of the wanted rows; all -1 where the step has none."""
-    if inputs.adapter_slots is None or inputs.output_adapter_slots is None:
-        return np.full(len(inputs.token_ids), -1, np.int32), np.full(len(inputs.output_rows), -1, np.int32)
-    return inputs.adapter_slots, inputs.output_adapter_slots
+    tokens = slots_or_none(inputs.adapter_slots, inputs.token_ids)
+    return tokens, slots_or_none(inputs.output_adapter_slots, inputs.output_rows)
+
+
+def slots_or_none(slots: Int | None, rows: Sized) -> Int:
+    """Return the slots of rows, -1 for each where there are none."""
+    return np.full(len(rows), -1, np.int32) if slots is None else slots
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,13 @@ class ModelFunctions:
     """The two computations of a model, over its caches.
 
     forward: hidden states [R, H] of the wanted rows
-    logits: [R, V] of hidden states [R, H]; None where another stage of a pipeline computes them
+    logits: [R, V] of hidden states [R, H] and, with adapters, their slots [R]; None where another stage of a pipeline
+        computes them
     Both call nothing but ops on their inputs, and views of them: reshape, and slices of the second axis.
     """
 
     forward: Callable[[Ops, ForwardInputs], Float]
-    logits: Callable[[Ops, Float], Float] | None
+    logits: Callable[[Ops, Float, Int | None], Float] | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class TapeLimits:
     """The largest step: tokens, rows of hidden states wanted, and rows of logits; and the number of KV cache groups.
 
     takes_hidden: steps come with ForwardInputs.hidden
-    takes_adapters: steps may come with ForwardInputs.adapter_slots
+    takes_adapters: steps may come with ForwardInputs.adapter_slots, and logits with slots
     """
 
     max_tokens: int
@@ -86,4 +91,5 @@ class Tape(Protocol):
 
     def forward(self, inputs: ForwardInputs) -> Float: ...
 
-    def logits(self, hidden: Float) -> Float: ...
+    def logits(self, hidden: Float, slots: Int | None = None) -> Float:
+        """slots: [R], where the tape takes adapters; None: no row has one."""

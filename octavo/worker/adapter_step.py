@@ -15,6 +15,7 @@ from octavo.models.adapting import adapt_decoder
 from octavo.models.decoder import Decoder
 from octavo.models.interface import CausalLM
 from octavo.models.registry import describe_decoder
+from octavo.models.sharing import ModelShare
 from octavo.ops.interface import Int, Ops
 
 
@@ -26,10 +27,10 @@ class AdapterStep:
         self._store = AdapterStore(config)
         self._slots = np.full(max_num_seqs, -1, np.int32)
 
-    def attach(self, model: CausalLM, config: HFConfig, ops: Ops) -> Decoder:
+    def attach(self, model: CausalLM, config: HFConfig, share: ModelShare, ops: Ops) -> Decoder:
         """Return the model with room for adapters."""
         assert isinstance(model, Decoder), "what generates is a decoder"
-        adapted = adapt_decoder(model, *describe_decoder(config), ops, self._config.max_loras)
+        adapted = adapt_decoder(model, *describe_decoder(config), share, ops, self._config.max_loras)
         self._store.attach(adapted.parts)
         self.rows = adapted.rows
         return adapted.decoder

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from octavo.attention.context import ForwardContext
 from octavo.layers.adapted import AdapterRows
 from octavo.models.interface import CausalLM
-from octavo.ops.interface import Float, Ops
+from octavo.ops.interface import Float, Int, Ops
 from octavo.ops.kv_layout import KVCache
-from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots
+from octavo.ops.tape import ForwardInputs, ModelFunctions, TapeLimits, adapter_slots, slots_or_none
+
+
+class LogitsFunction(Protocol):
+    """Hidden states [R, H] and, with adapters, their slots [R] (None: no row has one) -> logits [R, V]."""
+
+    def __call__(self, hidden: Float, slots: Int | None = None) -> Float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Hidden states [R, H] whose logits are wanted, and their adapters' slots [R], if rows may have any."""
+
+    hidden: Float
+    slots: Int | None
+
+    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> WantedRows:
+        return WantedRows(self.hidden[rows], None if self.slots is None else self.slots[rows])
 
 
 @dataclass(frozen=True)
 class BoundModel:
     """The model's two computations. What they return is valid until the next call of the same one.
 
-    logits: not to be called where the model has none, as in a pipeline's earlier stages
+    logits: not to be called where the model has none, as in a pipeline's earlier stages; eager_logits: the same for any
+        number of rows
     tape_bytes: memory of the largest step where the model is recorded; None where it runs op by op
     """
 
     forward: Callable[[ForwardInputs], Float]
-    logits: Callable[[Float], Float]
+    logits: LogitsFunction
+    eager_logits: LogitsFunction
     tape_bytes: int | None
 
 
@@ -57,11 +80,16 @@ def bind_model(
         )
         return model.forward(inputs.token_ids, inputs.positions, context)
 
-    def logits(ops: Ops, hidden: Float) -> Float:
+    def logits(ops: Ops, hidden: Float, slots: Int | None) -> Float:
+        if adapter_rows is not None and slots is not None:
+            adapter_rows.logits = slots
         return model.compute_logits(hidden, ops)
+
+    def eager_logits(hidden: Float, slots: Int | None = None) -> Float:
+        return logits(ops, hidden, slots_or_none(slots, hidden))
 
     functions = ModelFunctions(forward, logits if gives_logits else None)
     tape = None if limits is None else ops.capture(functions, limits)
     if tape is not None:
-        return BoundModel(tape.forward, tape.logits, tape.num_bytes)
-    return BoundModel(lambda inputs: forward(ops, inputs), lambda hidden: logits(ops, hidden), None)
+        return BoundModel(tape.forward, tape.logits, eager_logits, tape.num_bytes)
+    return BoundModel(lambda inputs: forward(ops, inputs), eager_logits, eager_logits, None)

@@ -18,7 +18,7 @@ from octavo.speculative.ngram import NgramProposer
 from octavo.speculative.suffix import SuffixProposer
 from octavo.speculative.verify import VerifiedTokens, verify
 from octavo.types.step import NewRequestData
-from octavo.worker.bound_model import BoundModel
+from octavo.worker.bound_model import BoundModel, LogitsFunction, WantedRows
 from octavo.worker.input_builder import StepInputs
 from octavo.worker.request_rows import RequestRows
 
@@ -64,15 +64,15 @@ class DraftStep:
 
     def verify(
         self,
-        compute_logits: Callable[[Float], Float],
-        hidden: Float,
+        compute_logits: LogitsFunction,
+        wanted: WantedRows,
         rows: NDArray[np.intp],
         drafts: Sequence[Sequence[int]],
         bitmask: Int | None,
     ) -> VerifiedTokens:
         """Sample each row's next token and what guesses allow, and append them.
 
-        hidden, bitmask: for each row in turn a line for each of its guesses, and one for what follows
+        wanted, bitmask: for each row in turn a line for each of its guesses, and one for what follows
         """
         result = VerifiedTokens([])
         begin = first_line = 0
@@ -84,7 +84,7 @@ class DraftStep:
             lines = slice(first_line, first_line + num_lines)
             part = verify(
                 self._sampler,
-                compute_logits(hidden[lines]),
+                compute_logits(wanted[lines].hidden, wanted[lines].slots),
                 rows[begin:end],
                 drafts[begin:end],
                 None if bitmask is None else bitmask[lines],

@@ -21,7 +21,7 @@ from octavo.models.pooling import PoolingModel
 from octavo.models.pooling_registry import build_pooling_model
 from octavo.models.registry import build_model
 from octavo.models.sharing import ModelShare
-from octavo.ops.interface import AttentionMetadata, Float, Int, Ops
+from octavo.ops.interface import AttentionMetadata, Int, Ops
 from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.quantization.open import open_model_weights
@@ -30,7 +30,7 @@ from octavo.types.kv_spec import KVCacheConfig, KVCacheSpec
 from octavo.types.step import CachedRequestData, GrammarOutput, ModelRunnerOutput, NewRequestData, SchedulerOutput
 from octavo.worker.adapter_step import AdapterStep
 from octavo.worker.block_table import BlockTable
-from octavo.worker.bound_model import BoundModel, bind_model
+from octavo.worker.bound_model import BoundModel, WantedRows, bind_model
 from octavo.worker.draft_step import DraftStep, draft_output_rows, make_proposer, measure_costs
 from octavo.worker.drafters import make_drafter
 from octavo.worker.input_builder import StepInputs, build_inputs, metadata_without_cache
@@ -78,7 +78,7 @@ class ModelRunner:
         if self._drafter is not None:
             self._drafter.load(self.model, checkpoint)
         if self.adapters is not None:  # after drafters, which take the model's own embedding
-            self.model = self.adapters.attach(self.model, checkpoint.config, self.ops)
+            self.model = self.adapters.attach(self.model, checkpoint.config, share, self.ops)
         if checkpoint.gguf is not None:
             checkpoint.gguf.release_pages()
 
@@ -98,9 +98,7 @@ class ModelRunner:
         self._sampler = Sampler(
             self.ops, vocab_size, max_num_seqs, self._config.model.logprobs_mode, self._config.model.logits_processors
         )
-        self._prompt_logprobs = PromptLogprobsStep(
-            self.ops, vocab_size, lambda hidden: self.model.compute_logits(hidden, self.ops)
-        )
+        self._prompt_logprobs = PromptLogprobsStep(self.ops, vocab_size)
         self._pooling: PoolingStep | None = None
         if isinstance(self.model, PoolingModel):
             self._pooling = self._pooling_step(self.model)
@@ -220,10 +218,10 @@ class ModelRunner:
         inputs = build_inputs(step.num_scheduled_tokens, self._rows, self._block_tables)
         pooled_rows = _NO_ROWS if self._pooling is None else self._pooling.plan(inputs)
         if not self._border.is_last:
-            self._border.send(self._forward(inputs, _NO_ROWS))
+            self._border.send(self._forward(inputs, _NO_ROWS).hidden)
             return ModelRunnerOutput()
         if self._pooling is not None:
-            return self._pooling.collect(self._forward(inputs, pooled_rows))
+            return self._pooling.collect(self._forward(inputs, pooled_rows).hidden)
         sampling = inputs.samples.nonzero()[0]
         request_ids = [inputs.request_ids[i] for i in sampling.tolist()]
         drafts: list[list[int]] | None = None
@@ -236,27 +234,29 @@ class ModelRunner:
         prompt_tokens = self._prompt_logprobs.plan(inputs, self._rows)
         if len(prompt_tokens):
             output_rows = np.concatenate([output_rows, prompt_tokens])
-        hidden = self._forward(inputs, output_rows)
+        wanted = self._forward(inputs, output_rows)
         self._executed = _Executed(
-            request_ids, inputs.rows[sampling], drafts, hidden[:num_sampled], hidden[num_sampled:]
+            request_ids, inputs.rows[sampling], drafts, wanted[:num_sampled], wanted[num_sampled:]
         )
         return None
 
-    def _forward(self, inputs: StepInputs, output_rows: Int) -> Float:
+    def _forward(self, inputs: StepInputs, output_rows: Int) -> WantedRows:
         hidden = self._border.receive(len(inputs.token_ids))
         forward_inputs = ForwardInputs(inputs.token_ids, inputs.positions, output_rows, inputs.metadata, hidden)
         if self.adapters is not None:
             slots = self.adapters.token_slots(inputs.rows, inputs.query_start)
             forward_inputs.adapter_slots, forward_inputs.output_adapter_slots = slots, slots[output_rows]
         if self._drafter is not None:
-            return self._drafter.follow(self._bound.forward, forward_inputs, inputs)
-        return self._bound.forward(forward_inputs)
+            states = self._drafter.follow(self._bound.forward, forward_inputs, inputs)
+        else:
+            states = self._bound.forward(forward_inputs)
+        return WantedRows(states, forward_inputs.output_adapter_slots)
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Sample a token for every request of the step whose known tokens are all computed."""
         assert self._executed is not None, "sample_tokens follows an execute_model that returned None"
         executed, self._executed = self._executed, None
-        prompt_logprobs = self._prompt_logprobs.collect(executed.prompt_hidden)
+        prompt_logprobs = self._prompt_logprobs.collect(self._bound.eager_logits, executed.prompt_rows)
         if grammar is not None and grammar.late_request_ids:
             executed = executed.without(grammar.late_request_ids)
         output = self._sample(executed, grammar) if executed.request_ids else ModelRunnerOutput()
@@ -270,10 +270,11 @@ class ModelRunner:
         bitmask = None if grammar is None or not grammar.request_ids else _bitmask_rows(grammar, request_ids, drafts)
         if drafts is not None:
             assert self._drafts is not None, "only what proposes guesses gets any"
-            verified = self._drafts.verify(self._bound.logits, executed.hidden, rows, drafts, bitmask)
+            verified = self._drafts.verify(self._bound.logits, executed.wanted, rows, drafts, bitmask)
             new, logprobs, failures = verified.token_ids, verified.logprobs, verified.failures
         else:
-            sampled = self._sampler.sample(self._bound.logits(executed.hidden), rows, bitmask)
+            logits = self._bound.logits(executed.wanted.hidden, executed.wanted.slots)
+            sampled = self._sampler.sample(logits, rows, bitmask)
             self._rows.append_tokens(rows, sampled.token_ids)
             new, logprobs, failures = [[token_id] for token_id in sampled.token_ids], sampled.logprobs, sampled.failures
         token_ids = dict(zip(request_ids, new, strict=True))
@@ -341,14 +342,14 @@ class _Executed:
     """A forward whose tokens are still to be sampled.
 
     request_ids, rows: the requests that get a token; drafts: guesses of each, None where nobody has any
-    hidden: [N, H], of each request its last known token and its guesses; prompt_hidden: for prompt log-probabilities
+    wanted: [N, H], of each request its last known token and its guesses; prompt_rows: for prompt log-probabilities
     """
 
     request_ids: list[str]
     rows: NDArray[np.intp]
     drafts: list[list[int]] | None
-    hidden: Float
-    prompt_hidden: Float
+    wanted: WantedRows
+    prompt_rows: WantedRows
 
     def without(self, request_ids: Collection[str]) -> _Executed:
         """Return the same for the other requests: these get no token in this step."""
@@ -358,7 +359,7 @@ class _Executed:
         if self.drafts is not None:
             drafts = list(compress(self.drafts, is_kept))
             has_line = np.repeat(is_kept, [len(draft) + 1 for draft in self.drafts])
-        return _Executed(names, self.rows[is_kept], drafts, self.hidden[has_line], self.prompt_hidden)
+        return _Executed(names, self.rows[is_kept], drafts, self.wanted[has_line], self.prompt_rows)
 
 
 def _bitmask_rows(grammar: GrammarOutput, request_ids: list[str], drafts: list[list[int]] | None) -> Int:

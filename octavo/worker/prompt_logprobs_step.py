@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.ops.interface import Float, Int, Ops
+from octavo.ops.interface import Int, Ops
 from octavo.sampling.logprobs import join, pack
 from octavo.types.messages import PackedLogprobs
 from octavo.types.step import NewRequestData
+from octavo.worker.bound_model import LogitsFunction, WantedRows
 from octavo.worker.input_builder import StepInputs
 from octavo.worker.request_rows import RequestRows
 
@@ -41,10 +41,9 @@ class PromptLogprobsStep:
     Call order in a step: plan, collect.
     """
 
-    def __init__(self, ops: Ops, vocab_size: int, compute_logits: Callable[[Float], Float]) -> None:
+    def __init__(self, ops: Ops, vocab_size: int) -> None:
         self._ops = ops
         self._vocab_size = vocab_size
-        self._compute_logits = compute_logits
         self._pending: dict[str, _Pending] = {}
         self._step: list[_Share] = []
 
@@ -78,8 +77,8 @@ class PromptLogprobsStep:
             tokens.append(np.arange(start, start + num_targets, dtype=np.int32))
         return np.concatenate(tokens) if tokens else _NO_TOKENS
 
-    def collect(self, hidden: Float) -> dict[str, PackedLogprobs]:
-        """Compute the planned positions from hidden [N, H]; return the requests whose prompt is now complete."""
+    def collect(self, compute_logits: LogitsFunction, wanted: WantedRows) -> dict[str, PackedLogprobs]:
+        """Compute the planned positions from the wanted rows; return the requests whose prompt is now complete."""
         complete = {}
         start = 0
         for share in self._step:
@@ -87,7 +86,8 @@ class PromptLogprobsStep:
             num_targets = len(share.targets)
             for offset in range(0, num_targets, _MAX_LOGITS_ROWS):
                 end = min(offset + _MAX_LOGITS_ROWS, num_targets)
-                logits = self._compute_logits(hidden[start + offset : start + end])
+                rows = wanted[start + offset : start + end]
+                logits = compute_logits(rows.hidden, rows.slots)
                 target_ids = share.targets[offset:end]
                 pending.parts.append(pack(*self._ops.top_logprobs(logits, target_ids, pending.num_logprobs)))
             start += num_targets

@@ -11,7 +11,7 @@ from octavo import LLM, SamplingParams
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from octavo.lora.request import LoRARequest
 from tests.engine.processes import comparable
-from tests.lora.adapters import merge, rename_tensors, write_adapter
+from tests.lora.adapters import PROJECTIONS, merge, rename_tensors, write_adapter
 from tests.tiny_models import gemma3_config, llama_config, write_tiny_model
 
 SMALL: dict[str, Any] = {
@@ -33,7 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[LoRARequest]:
     folder = tmp_path_factory.mktemp("adapters")
     return [
-        LoRARequest(f"a{i}", i + 1, str(write_adapter(folder / str(i), model, seed=i, r=2 + 3 * i))) for i in range(4)
+        LoRARequest(f"a{i}", i + 1, str(write_adapter(folder / str(i), model, i, modules, r=2 + 3 * i)))
+        for i, modules in enumerate((PROJECTIONS, (*PROJECTIONS, "lm_head"), PROJECTIONS, ("lm_head",)))
     ]
 
 
@@ -214,7 +215,6 @@ def test_options_that_do_not_fit_are_refused(model, adapters):
         ({"max_loras": 0}, ConfigError, "max_loras"),
         ({"max_lora_rank": 1000}, ConfigError, "max_lora_rank"),
         ({"max_loras": 3, "max_cpu_loras": 2}, ConfigError, "max_cpu_loras"),
-        ({"tensor_parallel_size": 2}, UnsupportedError, "tensor_parallel_size"),
     ):
         with pytest.raises(error, match=text):
             LLM(str(model), enable_lora=True, **{**SMALL, **options})

@@ -25,6 +25,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "rank-1": {"target_modules": ["o_proj", "down_proj"], "r": 1, "lora_alpha": 1},
     "rank-64-rslora": {"target_modules": ["k_proj", "gate_proj", "up_proj"], "r": 64, "use_rslora": True},
     "embedding": {"target_modules": ["embed_tokens", "up_proj"], "r": 20, "rank_pattern": {"embed_tokens": 3}},
+    "lm_head": {"target_modules": ["lm_head"], "r": 6},
+    "both tables": {"target_modules": ["embed_tokens", "lm_head", "v_proj"], "r": 5},
     "expression": {"target_modules": r".*\.1\.(self_attn|mlp)\.(v|up)_proj", "r": 3},
     "one-layer": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1], "lora_dropout": 0.3},
     "excluded": {"target_modules": "all-linear", "exclude_modules": ["v_proj"], "r": 5},
@@ -69,7 +71,9 @@ def check(output: Any, tuned: Any, atol: float) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("config", [llama_config(), gemma3_config()], ids=["llama", "gemma3"])
+@pytest.mark.parametrize(
+    "config", [llama_config(tie_word_embeddings=False), gemma3_config()], ids=["llama", "gemma3, tied"]
+)
 def test_adapters_compute_what_peft_computes(config, layout, tmp_path):
     model = write_tiny_model(tmp_path / "model", config)
     tuned = write_peft(model, tmp_path / "adapter", **LAYOUTS[layout])
@@ -105,7 +109,6 @@ def test_types_of_files_are_kept_unless_asked_otherwise(tmp_path):
     ("options", "text"),
     [
         ({"use_dora": True}, "use_dora"),
-        ({"target_modules": ["lm_head"]}, "lm_head"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "lora_only"}, "bias"),
         ({"lora_bias": True}, "lora_bias"),

@@ -140,17 +140,17 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_computed(nativ
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda ops, hidden: hidden * 2, "unsupported operand"),
-        (lambda ops, hidden: np.tanh(hidden), "tanh|ufunc"),
-        (lambda ops, hidden: np.asarray(hidden), "cannot be read while it is recorded"),
-        (lambda ops, hidden: ops.add(hidden, np.ones((3, 64), np.float32)), "must come from an op"),
-        (lambda ops, hidden: ops.softcap(hidden.reshape(2, -1), 1.0), "a reshape from"),
-        (lambda ops, hidden: ops.softcap(hidden[0], 1.0), "an index of 0"),
-        (lambda ops, hidden: ops.softcap(hidden[:, ::2], 1.0), "an index of"),
-        (lambda ops, hidden: ops.softcap(hidden.T, 1.0), "has no attribute 'T'"),
-        (lambda ops, hidden: ops.log_softmax(hidden), "log_softmax cannot be recorded"),
-        (lambda ops, hidden: ops.act_and_mul(hidden[:, :3], "silu"), "even number of columns"),
-        (lambda ops, hidden: hidden.shape, "result of an op"),
+        (lambda ops, hidden, slots: hidden * 2, "unsupported operand"),
+        (lambda ops, hidden, slots: np.tanh(hidden), "tanh|ufunc"),
+        (lambda ops, hidden, slots: np.asarray(hidden), "cannot be read while it is recorded"),
+        (lambda ops, hidden, slots: ops.add(hidden, np.ones((3, 64), np.float32)), "must come from an op"),
+        (lambda ops, hidden, slots: ops.softcap(hidden.reshape(2, -1), 1.0), "a reshape from"),
+        (lambda ops, hidden, slots: ops.softcap(hidden[0], 1.0), "an index of 0"),
+        (lambda ops, hidden, slots: ops.softcap(hidden[:, ::2], 1.0), "an index of"),
+        (lambda ops, hidden, slots: ops.softcap(hidden.T, 1.0), "has no attribute 'T'"),
+        (lambda ops, hidden, slots: ops.log_softmax(hidden), "log_softmax cannot be recorded"),
+        (lambda ops, hidden, slots: ops.act_and_mul(hidden[:, :3], "silu"), "even number of columns"),
+        (lambda ops, hidden, slots: hidden.shape, "result of an op"),
     ],
 )
 def test_what_cannot_be_recorded_is_an_error_that_names_the_way_out(native: Ops, function, message: str) -> None:

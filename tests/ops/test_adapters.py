@@ -86,15 +86,15 @@ def test_adapters_of_embeddings_equal_the_reference(native, kind):
     adapters = [ops.adapter_slots((70,), 50, 4) for ops in (native, reference)]
     fill(adapters, (70,), 50, kind, 19)
     ids, slots = rng.integers(0, 50, 9).astype(np.int32), np.array([0, -1, 2, 1, 0, 0, 3, 0, 0], np.int32)
-    y = native.adapted_embedding(ids, packed, slots, adapters[0])
-    expected = reference.adapted_embedding(ids, reference.pack([table]), slots, adapters[1])
+    y = native.adapted_embedding(ids, packed, 0, 50, slots, adapters[0])
+    expected = reference.adapted_embedding(ids, reference.pack([table]), 0, 50, slots, adapters[1])
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
     assert np.array_equal(y[[1, 6]], table[ids[[1, 6]]]) and not np.allclose(y, table[ids])
     for row in range(len(ids)):
-        alone = native.adapted_embedding(ids[row : row + 1], packed, slots[row : row + 1], adapters[0])
+        alone = native.adapted_embedding(ids[row : row + 1], packed, 0, 50, slots[row : row + 1], adapters[0])
         assert np.array_equal(alone[0], y[row])
     with pytest.raises(ValueError, match="layer"):
-        native.adapted_embedding(ids, native.pack([table[:, :69]]), slots, adapters[0])
+        native.adapted_embedding(ids, native.pack([table[:, :69]]), 0, 50, slots, adapters[0])
 
 
 @pytest.mark.parametrize("rank", [1, 4, 16, 64])
@@ -122,7 +122,7 @@ def test_what_is_no_number_stays_none_and_embeddings_take_no_8_bits(native):
     y = native.adapted_linear(x, native.pack([np.zeros((20, 40), np.float32)]), None, slots, adapters)
     assert np.isfinite(y[0]).all() and np.isnan(y[1]).all()
     with pytest.raises(ValueError, match="int8"):
-        native.adapted_embedding(slots, native.pack([np.zeros((40, 20), np.float32)]), slots, adapters)
+        native.adapted_embedding(slots, native.pack([np.zeros((40, 20), np.float32)]), 0, 40, slots, adapters)
 
 
 def test_an_adapter_leaves_nothing_to_the_next_in_its_slot(native):

@@ -112,7 +112,7 @@ def test_the_tape_gives_the_bits_of_the_op(native: Ops, window: int | None) -> N
         return ops.take_rows(encoder(ops, x, inputs.metadata[0].query_start, window), inputs.output_rows)
 
     functions = ModelFunctions(
-        forward, lambda ops, hidden: ops.linear(hidden, native.pack([np.eye(32, dtype=np.float32)]))
+        forward, lambda ops, hidden, slots: ops.linear(hidden, native.pack([np.eye(32, dtype=np.float32)]))
     )
     tape = native.capture(functions, TapeLimits(100, 100, 100, 32, 1))
     assert tape is not None

@@ -87,8 +87,8 @@ def test_nan_logits_end_their_own_request_only(runner):
     expected = run(runner, [new_request("a", [5, 6], [1])]).sampled_token_ids["a"]
     bound = runner._bound
 
-    def poisoned(hidden):
-        logits = bound.logits(hidden)
+    def poisoned(hidden, slots):
+        logits = bound.logits(hidden, slots)
         logits[0] = np.nan
         return logits
 
