@@ -58,6 +58,8 @@ class CompilerPool:
         verdict = self.quick.compile(job, deadline)
         if verdict.lost_by in (-signal.SIGPROF, -signal.SIGALRM):
             verdict = self.slow.compile(job, deadline)
+            if verdict.spec is not None:
+                verdict.spec = msgspec.structs.replace(verdict.spec, is_costly=True)
         if verdict.lost_by is None:
             return verdict
         if verdict.lost_by == -signal.SIGALRM:

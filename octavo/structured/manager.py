@@ -55,6 +55,7 @@ class StructuredOutputManager:
         self._limits = limits
         self._progress = threading.Event()
         self._builder = BackgroundThread("octavo-grammar", self._progress)
+        self._costly_builder = BackgroundThread("octavo-slow-grammar", self._progress)  # nobody else waits behind these
         self._aside = BackgroundThread("octavo-slow-mask", self._progress)
         self._filler: Future[MaskFiller] | None = None
         self._step_masks = StepMasks(self._fill)
@@ -77,6 +78,7 @@ class StructuredOutputManager:
     def close(self) -> None:
         """Let the threads go."""
         self._builder.close()
+        self._costly_builder.close()
         self._aside.close()
         self._step_masks.close()
 
@@ -92,8 +94,8 @@ class StructuredOutputManager:
             output = request.all_token_ids[request.num_prompt_tokens :]
             compiled = self._compiled(request)
             if output or not compiled.done():
-                # the builder works in order: a grammar that it compiles is there before the place in it
-                arriving = self._builder.submit(self._begin, compiled, request, output)
+                # its builder works in order: a grammar that it compiles is there before the place in it
+                arriving = self._builder_of(request).submit(self._begin, compiled, request, output)
             else:
                 arriving = Future()
                 self._finish(arriving, compiled, request)
@@ -232,11 +234,15 @@ class StructuredOutputManager:
         assert spec is not None, "only requests with a grammar are constrained"
         compiled = self._grammars.get(spec)
         if compiled is None:
-            compiled = self._grammars[spec] = self._builder.submit(lambda: self._ready_filler().compile(spec))
+            builder = self._builder_of(request)
+            compiled = self._grammars[spec] = builder.submit(lambda: self._ready_filler().compile(spec))
             self._kept_chars += len(spec.source)
             self._forget_old()
         self._grammars.move_to_end(spec)
         return compiled
+
+    def _builder_of(self, request: GrammarRequest) -> BackgroundThread:
+        return self._costly_builder if request.grammar is not None and request.grammar.is_costly else self._builder
 
     def _forget_old(self) -> None:
         """Keep the latest grammars, as many as the limits allow; requests that run have theirs anyway."""

@@ -12,12 +12,14 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
 
     backend: guidance or xgrammar; kind: which of the backend's grammar languages; source: the grammar
     unique_places: JSON; where in the answer arrays hold distinct items (structured/json_schema/places.py); or empty
+    is_costly: compiling it took long, and will again
     """
 
     backend: str
     kind: str
     source: str
     unique_places: str = ""
+    is_costly: bool = False
 
 
 class GrammarProgress(enum.Enum):

@@ -76,7 +76,11 @@ def test_grammars_pass_and_are_known_afterwards(checker: GrammarChecker):
     assert checker.is_known(wish) and checker.is_known(
         Wish(json='{"type": "object", "properties": {"a": {"type": "integer"}}}')
     )
-    assert checker.check(wish) is spec
+    assert checker.check(wish) is spec and not spec.is_costly
+    schema: dict[str, object] = {}
+    for _ in range(10):
+        schema = {"type": "object", "properties": {"a": schema, "b": schema}}
+    assert checker.check(Wish(json=schema)).is_costly, "so that others need not wait behind it in the engine either"
 
 
 @pytest.mark.parametrize(

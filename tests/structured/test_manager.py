@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -75,6 +76,20 @@ def test_grammar_that_does_not_compile_fails_its_request_only(manager: Structure
     with pytest.raises(InvalidRequestError, match="missing"):
         arrive(manager, broken)
     assert masks(manager, "a") == [{ord("x")}]
+
+
+def test_a_grammar_waits_for_no_costly_one(manager: StructuredOutputManager):
+    arrive(manager, request("warm", "w"))
+    release = threading.Event()
+    manager._costly_builder.submit(release.wait, 30)
+    costly = request("costly", "c+")
+    costly.grammar = msgspec.structs.replace(costly.grammar, is_costly=True)
+    assert not manager.is_ready(costly)
+    arrive(manager, request("a", "ab"))
+    assert not manager.is_ready(costly)
+    release.set()
+    arrive(manager, costly)
+    assert masks(manager, "costly", "a") == [{ord("c")}, {ord("a")}]
 
 
 def test_masks_follow_each_request(manager: StructuredOutputManager):
