@@ -5,6 +5,7 @@ Every API reads its answers here, whole ones and streams alike, so that they can
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -214,6 +215,7 @@ class AnswerReader:
         self._parser = parser
         self._plan = plan
         self.num_calls = 0
+        self._arguments = ""  # of the last call
 
     def read(self, completion: CompletionOutput) -> list[ParserEvent]:
         """Take an output, a delta or the whole; return what it adds."""
@@ -223,7 +225,11 @@ class AnswerReader:
         if completion.finished():
             events = [*events, *self._parser.finish()]
         kept = list(self._kept(events))
-        self.num_calls += sum(isinstance(event, ToolCallStart) for event in kept)
+        for event in kept:
+            if isinstance(event, ToolCallStart):
+                self.num_calls, self._arguments = self.num_calls + 1, ""
+            elif isinstance(event, ToolCallArgumentsDelta):
+                self._arguments += event.json_text
         return kept
 
     @property
@@ -236,10 +242,11 @@ class AnswerReader:
         return self._parser.num_reasoning_tokens if self._parser is not None else 0
 
     def finish_reason(self, completion: CompletionOutput) -> str | None:
-        """Return why the answer ended, in the words of OpenAI's chats."""
-        if completion.finish_reason == "stop" and self.num_calls:
-            return "tool_calls"
-        return completion.finish_reason
+        """Return why the answer ended, in the words of OpenAI's chats: calls to carry out are whole."""
+        if completion.finish_reason != "stop" or not self.num_calls:
+            return completion.finish_reason
+        is_cut = isinstance(completion.stop_reason, str) and not _is_json(self._arguments)
+        return "stop" if is_cut else "tool_calls"
 
     def _kept(self, events: Iterable[ParserEvent]) -> Iterable[ParserEvent]:
         for event in events:
@@ -249,3 +256,11 @@ class AnswerReader:
             if is_call and event.index > 0 and not self._plan.wish.parallel:  # type: ignore[union-attr]
                 continue
             yield event
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

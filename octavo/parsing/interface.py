@@ -16,7 +16,8 @@ How a server uses this package:
    tool_format None: no calls, their text is content;
 5. not streamed: the same parser, `collect([*parser.feed(whole_text, ids), *parser.finish()])`.
 
-Finish reason: "tool_calls" when a call was started and the engine says "stop"; "length" and "abort" stay what they are.
+Finish reason: "tool_calls" when a call was started and the engine says "stop", unless a stop string cut the arguments;
+"length" and "abort" stay what they are.
 """
 
 from __future__ import annotations

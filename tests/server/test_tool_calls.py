@@ -58,6 +58,14 @@ def test_an_answer_without_calls_is_an_answer(scripted: Server):
     assert choice["message"]["tool_calls"] == []
 
 
+@pytest.mark.parametrize(
+    ("stop", "reason"), [("}", "stop"), ('"Par', "stop"), ("</tool_call", "tool_calls"), ("zzz", "tool_calls")]
+)
+def test_a_call_that_a_stop_string_cuts_is_none_to_carry_out(scripted: Server, stop: str, reason: str):
+    assert choice_of(scripted, PARIS, stop=stop)["finish_reason"] == reason
+    assert choice_of(scripted, NOW + PARIS, stop=stop)["finish_reason"] == reason
+
+
 def test_one_call_is_kept_where_several_are_not_welcome(scripted: Server):
     choice = choice_of(scripted, PARIS + NOW, parallel_tool_calls=False)
     assert calls_of(choice) == [("weather", '{"city": "Paris"}')] and choice["finish_reason"] == "tool_calls"
