@@ -16,6 +16,8 @@ from octavo.ops.kv_layout import keys_of
 from octavo.ops.select import native_facts
 from octavo.outputs import RequestOutput
 from tests.distributed.thread_executor import ThreadExecutor
+from tests.engine.processes import comparable
+from tests.invariance.workloads import random_workload
 from tests.tiny_models import gemma3_config, llama_config, write_tiny_model
 
 pytestmark = pytest.mark.skipif(native_facts() is None, reason="needs the native extension")
@@ -101,6 +103,27 @@ def test_results_do_not_depend_on_neighbours_chunks_cached_prefixes_or_preemptio
     again = whole.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)
     assert [list(output.outputs[0].token_ids) for output in again] == [tokens for tokens, _ in alone]
     assert [output.num_cached_tokens for output in again] == [0, 48, 16, 80]
+
+
+@pytest.mark.native_ops
+@pytest.mark.parametrize(
+    ("seed", "sizes", "block_size"), [(0, (3, 3), 5), (1, (2, 2), 1), (8, (4, 2), 3), (10, (4, 4), 8), (11, (2, 2), 16)]
+)
+def test_any_request_in_any_engine(folder: Path, seed: int, sizes: tuple[int, int], block_size: int) -> None:
+    """Every sampling feature, in an engine that chunks, preempts and shares blocks that are no power of two."""
+    workload = random_workload(seed)
+    pairs = zip(workload.prompts, workload.params, strict=True)
+    longest = max(len(prompt) + (params.max_tokens or 0) for prompt, params in pairs)
+    roomy = {"num_gpu_blocks_override": 400, "block_size": block_size}
+    tight = {**workload.engine, **roomy, "num_gpu_blocks_override": longest // (block_size * sizes[1]) + 4}
+    results = []
+    for options in (roomy, tight, {**tight, "speculative_config": {"method": "suffix"}}):
+        llm = small_llm(folder, **{**sharing(*sizes), **options, **workload.arithmetic})
+        prompts = [{"prompt_token_ids": ids} for ids in workload.prompts]
+        for _ in range(2):  # the second time from the prefix cache
+            outputs = llm.generate(prompts, workload.params, use_tqdm=False)
+            results.append([comparable(output) for output in outputs])
+    assert all(result == results[0] for result in results)
 
 
 def test_guesses_are_verified_over_shared_tokens(folder: Path) -> None:
