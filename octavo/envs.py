@@ -86,6 +86,20 @@ def settings() -> dict[str, str]:
     }
 
 
+def unknown() -> list[str]:
+    """Return the OCTAVO_ variables that are set and that nothing reads."""
+    return [name for name in settings() if name not in KNOWN]
+
+
+KNOWN = frozenset(
+    f"OCTAVO_{name}"
+    for name in (
+        *("CACHE", "LOG_LEVEL", "NUM_THREADS", "ISA", "OPS", "ENABLE_MULTIPROCESSING", "API_KEY"),
+        *("ALLOW_RUNTIME_LORA_UPDATING", "DATA_PARALLEL_KEY"),
+    )
+)
+
+
 def _positive_int(name: str, most: int) -> int | None:
     text = os.environ.get(name)
     if not text:

@@ -36,6 +36,7 @@ from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
 from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
+from octavo.utils.names import warn_of_unknown_variables
 
 logger = get_logger(__name__)
 
@@ -78,6 +79,7 @@ class AsyncLLM:
 
         recovery: when to give up replacing processes that die
         """
+        warn_of_unknown_variables()
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
         process = StartingProcess(engine_args, recovery).wait()

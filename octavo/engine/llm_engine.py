@@ -24,6 +24,7 @@ from octavo.types.kv_events import KVCacheEvent
 from octavo.types.outputs import RequestOutput
 from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
+from octavo.utils.names import warn_of_unknown_variables
 
 
 class LLMEngine:
@@ -59,6 +60,7 @@ class LLMEngine:
         check_tokenizer: may raise before the weights are read, where that happens here
         """
         # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
+        warn_of_unknown_variables()
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
         if (

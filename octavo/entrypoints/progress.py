@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +48,7 @@ class Progress:
 
 
 def _make_bar(num_requests: int, use_tqdm: UseTqdm) -> Any:
-    if use_tqdm is False or not num_requests:
+    if use_tqdm is False or not num_requests or (use_tqdm is True and sys.stderr is None):  # as in a daemon
         return None
     return _bar_class(use_tqdm)(total=num_requests, desc="Processed prompts", dynamic_ncols=True)
 

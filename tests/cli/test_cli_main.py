@@ -197,3 +197,10 @@ def test_a_misspelt_log_level_is_named_and_stops_nothing(monkeypatch):
     result = python("import octavo.log, logging; print(logging.getLogger('octavo').level == logging.INFO)")
     assert result.stdout.strip() == "True"
     assert "OCTAVO_LOG_LEVEL" in result.stderr and "LOUD" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_misspelt_variable_is_named_with_the_closest_known(monkeypatch):
+    monkeypatch.setenv("OCTAVO_NUM_THREAD", "2")
+    result = python("from octavo.utils.names import warn_of_unknown_variables as warn; warn(); warn()")
+    assert result.stderr.count("OCTAVO_NUM_THREAD is not known") == 1
+    assert "did you mean OCTAVO_NUM_THREADS?" in result.stderr

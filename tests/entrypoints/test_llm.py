@@ -191,6 +191,13 @@ def test_the_progress_bar_counts_requests_and_tokens():
     assert "input: " in bar.postfix and "output: " in bar.postfix and "tokens/s" in bar.postfix
 
 
+def test_there_is_no_bar_where_there_is_no_standard_error(monkeypatch):
+    """As in a daemon, or under pythonw: the bar raised AttributeError."""
+    llm, _ = fake_llm()
+    monkeypatch.setattr("sys.stderr", None)
+    assert llm.generate("a", GREEDY)[0].finished
+
+
 def test_the_default_bar_is_tqdm_on_standard_error(capsys):
     llm, _ = fake_llm()
     llm.generate(["aa"], GREEDY)
