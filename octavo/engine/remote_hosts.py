@@ -35,6 +35,7 @@ logger = get_logger(__name__)
 _GREETING_TIMEOUT_S = 5.0
 _MAX_GREETINGS = 32  # at a time: whoever knocks and says nothing does not use up what the front end may open
 _RETRY_S = 0.5
+_SEND_TIMEOUT_S = 3600.0  # a peer that is gone is noticed long before
 _MAX_GREETING_BYTES = 2**16
 
 
@@ -45,7 +46,11 @@ class HostLink:
         self.connection = connection
         self.reader = FrameReader(connection)
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self._sender = threading.Thread(target=self._send_all, name="octavo-host", daemon=True)
+        # An event loop makes the descriptor non-blocking: with a time limit sending waits all the same. A socket object
+        # of its own has the limit, for reading must not wait.
+        sending = connection.dup()
+        sending.settimeout(_SEND_TIMEOUT_S)
+        self._sender = threading.Thread(target=self._send_all, args=(sending,), name="octavo-host", daemon=True)
         self._sender.start()
 
     def send(self, message: wire.ToHost) -> None:
@@ -59,10 +64,14 @@ class HostLink:
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _send_all(self) -> None:
-        with contextlib.suppress(OSError):  # its end is seen by who reads
-            while (data := self._outbox.get()) is not None:
-                self.connection.sendall(data)
+    def _send_all(self, sending: socket.socket) -> None:
+        with sending:
+            try:
+                while (data := self._outbox.get()) is not None:
+                    sending.sendall(data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    sending.shutdown(socket.SHUT_RDWR)  # so its end is seen by who reads
 
 
 class RemoteHosts:

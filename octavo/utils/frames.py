@@ -64,7 +64,7 @@ class FrameReader:
                 piece = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
-            except ConnectionError:
+            except OSError:  # a peer that is gone, or a network to it: no route, no answer
                 piece = b""
             self.is_ended = not piece
             self._data += piece

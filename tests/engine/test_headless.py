@@ -20,10 +20,19 @@ import zmq
 
 from octavo import LLM, EngineArgs, SamplingParams
 from octavo.engine.headless import HostedReplica
-from octavo.engine.host_messages import Challenge, Greeting, Hello, encode, proof
-from octavo.engine.remote_hosts import RemoteHosts
+from octavo.engine.host_messages import (
+    Challenge,
+    ConnectHosted,
+    Greeting,
+    Hello,
+    ToHosted,
+    decode_to_host,
+    encode,
+    proof,
+)
+from octavo.engine.remote_hosts import HostLink, RemoteHosts
 from octavo.errors import ConfigError
-from octavo.utils.frames import receive_frame, send_frame
+from octavo.utils.frames import FrameReader, receive_frame, send_frame
 from tests.engine.processes import SMALL, children_of, comparable, is_alive, wait_until
 
 COMMAND = "import sys; from octavo.entrypoints.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -236,10 +245,31 @@ def test_who_knocks_and_says_nothing_keeps_no_host_out(port, monkeypatch):
     connection.close()
 
 
+def test_what_fills_a_connection_is_sent_whole_though_an_event_loop_has_made_it_non_blocking():
+    ours, theirs = socket.socketpair()
+    link = HostLink(ours)
+    os.set_blocking(ours.fileno(), False)
+    link.send(ToHosted(b"x" * 2**23))
+    link.send(ConnectHosted())
+    assert [type(decode_to_host(receive_frame(theirs))) for _ in range(2)] == [ToHosted, ConnectHosted]
+    theirs.close()
+    link.send(ConnectHosted())
+    wait_until(lambda: link.reader.read() or link.reader.is_ended)
+
+
+def test_a_network_that_is_gone_is_the_end_of_a_connection():
+    class Unreachable:
+        def recv(self, *_: object) -> bytes:
+            raise OSError(errno.EHOSTUNREACH, "no route to host")
+
+    reader = FrameReader(Unreachable())  # type: ignore[arg-type]
+    assert reader.read() == [] and reader.is_ended
+
+
 def test_a_host_waits_when_something_else_answers_at_its_front_ends_port(port):
     where = {"data_parallel_address": "127.0.0.1", "data_parallel_rpc_port": port, "data_parallel_start_rank": 1}
     args = EngineArgs(data_parallel_size=2, data_parallel_size_local=1, **where)
-    replica = HostedReplica(args, 1, {}, zmq.Context.instance(), "", SimpleQueue())
+    replica = HostedReplica(args, 1, "", {}, zmq.Context.instance(), "", SimpleQueue())
     with socket.create_server(("127.0.0.1", port)) as other:
         replica.start()
         for _ in range(2):  # it comes again
