@@ -55,7 +55,7 @@ def test_console_examples_print_what_the_page_says(namespace, capsys, monkeypatc
     if "llm" not in namespace:
         exec(compile(blocks("python")[0], "README.md", "exec"), namespace)
     session = session_module.Session(namespace["llm"].llm_engine)
-    monkeypatch.setattr(session_module.Session, "from_arguments", lambda args: session)
+    monkeypatch.setattr(session_module.Session, "from_arguments", lambda args, needs_template=False: session)
     monkeypatch.chdir(tmp_path)
     commands = console_commands()
     shown = {shlex.split(command)[1] for command, _ in commands if command.startswith("octavo ")}
