@@ -75,15 +75,20 @@ def as_prompts(prompts: object) -> list[Any]:
 
     A collection whose first item is a number is one prompt.
     """
-    to_list = getattr(prompts, "tolist", None)
-    prompts = to_list() if callable(to_list) else prompts
+    prompts = _plain(prompts)
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
     if isinstance(prompts, (bytes, bytearray)) or not isinstance(prompts, Iterable):
         raise _wrong_form(prompts)
-    listed = list(prompts)
+    listed = list(map(_plain, prompts))
     is_one = len(listed) > 0 and not isinstance(listed[0], (str, Mapping, Sequence))
     return [listed] if is_one else listed
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays and tensors as lists, their numbers as numbers, and the rest as it is."""
+    to_list = getattr(value, "tolist", None)
+    return to_list() if callable(to_list) else value
 
 
 def _parse_mapping(prompt: Mapping[str, object], encode: Callable[[str], list[int]]) -> ParsedPrompt:

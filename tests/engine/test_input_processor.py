@@ -7,6 +7,7 @@ import pytest
 
 from octavo import SamplingParams, StructuredOutputsParams
 from octavo.engine.input_processor import InputProcessor, derive_seed
+from octavo.engine.prompts import as_prompts
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.sampling.custom_processors import AdapterLogitsProcessor
 from tests.engine.fakes import EOS, EXTRA_EOS, TURN, VOCAB_SIZE, byte_tokenizer, fake_config
@@ -49,6 +50,13 @@ def test_every_prompt_form_gives_the_same_ids(prompt, text):
     assert processed.request.prompt_token_ids == [104, 195, 169]
     assert all(type(token_id) is int for token_id in processed.request.prompt_token_ids)
     assert processed.prompt == text
+
+
+def test_a_list_of_arrays_is_a_list_of_prompts():
+    """As a column of a dataset gives them."""
+    assert as_prompts([np.array([1, 2]), np.array([3])]) == [[1, 2], [3]]
+    assert as_prompts([np.int64(1), np.int64(2)]) == [[1, 2]]
+    assert as_prompts(np.array([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(
