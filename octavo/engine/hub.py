@@ -32,16 +32,21 @@ from octavo.types.request import FinishReason
 
 _COUNTS = ("engine_counts", "server_counts")  # services whose answers only grow: what silent and ended ones said counts
 _ANSWER_TIMEOUT_S = 2.0
+_NO_QUESTION = 0
 
 
 class FrontEnd:
-    """A front end as the hub knows it. error: why it could not start, if it said so"""
+    """A front end as the hub knows it.
+
+    error: why it could not start, if it said so; num_unanswered: times that it was `prod`ded since it said anything
+    """
 
     def __init__(self, hub: Hub, connection: socket.socket) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self.error: RaisedError | None = None
         self.request_ids: set[str] = set()
+        self.num_unanswered = 0
         self.counts: dict[str, Any] = {}  # its last answers, by service
         self._link = FrameLink(connection, lambda data: hub.take(self, wire.decode_to_hub(data)), self._end)
         self._hub = hub
@@ -55,6 +60,11 @@ class FrontEnd:
     def send(self, message: bytes) -> None:
         if not self.ended.is_set():
             self._link.send(message)
+
+    def prod(self) -> None:
+        """Ask something that it always answers at once."""
+        self.num_unanswered += 1
+        self.send(wire.encode(CallService(_NO_QUESTION, "engine_counts", [])))
 
     def _end(self) -> None:
         self.ended.set()
@@ -86,7 +96,7 @@ class Hub:
         self._front_ends: list[FrontEnd] = []
         self._owners: dict[str, FrontEnd] = {}  # by request
         self._questions: dict[int, _Question] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(_NO_QUESTION + 1)
         self._standing: dict[str, CallService] = {}
         self._past_counts: Tally[tuple[str | int, ...]] = Tally()  # "server_counts" of front ends that have ended
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +118,7 @@ class Hub:
 
     def take(self, front_end: FrontEnd, message: Any) -> None:
         """Do what a front end says."""
+        front_end.num_unanswered = 0
         if isinstance(message, wire.PlaceRequest):
             self._place(front_end, message)
         elif isinstance(message, AbortRequests):

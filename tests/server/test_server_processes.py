@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
+import http.server
 import json
 import os
 import re
@@ -14,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.engine.processes import children_of, is_alive, wait_until
 from tests.lora.adapters import write_adapter
+from tests.server import test_process
 from tests.server.conftest import JSON_TYPE
 from tests.server.test_process import ENGINE_FLAGS, Running, octavo, outcome
 from tests.tiny_models import llama_config, write_tiny_model
@@ -28,8 +32,9 @@ LONG = {"prompt": [5, 6, 7], "max_tokens": 480, "ignore_eos": True, "seed": 3, "
 class Served(Running):
     """A server of several processes, and a connection to each of them."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        super().__init__(str(folder), "--api-server-count", str(COUNT), "--port", "0", *flags)
+    def __init__(self, folder: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
+        processes = ("--api-server-count", str(COUNT), "--port", "0")
+        super().__init__(str(folder), *processes, *flags, environment=environment)
         children = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(self.process.pid)}
         self.servers = [pid for pid, command in children.items() if b"server_process import" in command]
         self.cores = [pid for pid, command in children.items() if b"core_proc import" in command]
@@ -177,6 +182,63 @@ def test_a_stopped_process_holds_up_no_metrics_and_no_pause_and_obeys_when_it_go
         os.kill(process_id, signal.SIGCONT)
     wait_until(lambda: ask(second, "GET", "/is_sleeping")[1]["is_sleeping"])
     assert ask(second, "POST", "/wake_up")[0] == 200
+
+
+def test_connections_that_wait_for_a_process_that_hangs_are_served_by_the_next_one(tiny_folder: Path, monkeypatch):
+    patch = "import octavo.entrypoints.openai.server_processes as s; s._PROD_INTERVAL_S, s._MAX_UNANSWERED = 0.3, 4; "
+    monkeypatch.setattr(test_process, "COMMAND", patch + test_process.COMMAND)
+    server = Served(tiny_folder)
+    stopped = server.servers[0]
+    os.kill(stopped, signal.SIGSTOP)
+    answers: list[tuple[int, Any]] = []
+    clients = [
+        threading.Thread(target=lambda: answers.append(ask(server.connect(), "GET", "/octavo/state")))
+        for _ in range(16)
+    ]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(30)
+    assert [status for status, _ in answers] == [200] * 16
+    processes = {state["process_id"] for _, state in answers}
+    assert stopped not in processes and len(processes) == COUNT  # by chance one in 2**15 times by the other alone
+    assert sum("has been silent for" in line for line in server.log) == 1
+    assert server.stop() == 0
+
+
+def test_requests_of_all_processes_are_spans_in_the_traces_of_their_callers(tiny_folder: Path):
+    spans: list[Any] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            export = ExportTraceServiceRequest.FromString(body)
+            spans.extend(s for r in export.resource_spans for scope in r.scope_spans for s in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{collector.server_address[1]}/v1/traces"
+    environment = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+    server = Served(tiny_folder, "--otlp-traces-endpoint", endpoint, environment=environment)
+    callers = [f"{number:032x}" for number in range(1, COUNT + 1)]
+    for caller, connection in zip(callers, server.each(), strict=True):
+        headers = {**JSON_TYPE, "traceparent": f"00-{caller}-b7ad6b7169203331-01"}
+        fields = {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(fields), headers)
+        assert connection.getresponse().status == 200
+    assert server.stop() == 0  # what is not sent yet is sent now
+    collector.shutdown()
+    assert sorted(span.trace_id.hex() for span in spans) == callers
+    for span in spans:
+        names = {attribute.key: attribute.value.int_value for attribute in span.attributes}
+        assert span.name == "llm_request" and names["gen_ai.usage.completion_tokens"] == 3
 
 
 def test_requests_finish_when_the_server_is_stopped(tiny_folder: Path, tmp_path: Path):

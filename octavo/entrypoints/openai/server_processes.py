@@ -32,6 +32,8 @@ logger = get_logger(__name__)
 
 _AFTER_DRAIN_S = 8.0  # what a process gets to end when its requests have had theirs
 _EXIT_TIMEOUT_S = 5.0
+_PROD_INTERVAL_S = 2.0
+_MAX_UNANSWERED = 15
 
 
 def serve_with_processes(
@@ -163,11 +165,27 @@ class ServerProcesses:
             raise EngineDeadError(f"server process {index} ended while it started")
         return front_end
 
+    async def _end_of(self, index: int, front_end: FrontEnd) -> None:
+        """Wait for the end of a process, and end one that is silent: connections wait at its listener.
+
+        What is counted is questions and not time: if all processes were stopped, this one was too.
+        """
+        end = asyncio.create_task(front_end.ended.wait())
+        while not end.done():
+            if front_end.is_ready:
+                front_end.prod()
+            await asyncio.wait([end], timeout=_PROD_INTERVAL_S)
+            if front_end.num_unanswered > _MAX_UNANSWERED:
+                silent_s = _PROD_INTERVAL_S * _MAX_UNANSWERED
+                logger.warning("server process %d has been silent for %g s and is ended", index, silent_s)
+                self._children[index].kill()
+                await end
+
     async def _keep(self, hub: Hub, index: int, front_end: FrontEnd) -> None:
         """Replace a process whenever it ends, until the server stops; raises EngineDeadError when that is hopeless."""
         policy, num_failed = RecoveryPolicy(), 0  # starts in a row that came to nothing
         while True:
-            await front_end.ended.wait()
+            await self._end_of(index, front_end)
             status = await asyncio.to_thread(self._children[index].wait)
             reason = f"signal {-status}" if status < 0 else f"exit status {status}"
             num_failed = num_failed + 1 if front_end.ready.cancelled() else 0
