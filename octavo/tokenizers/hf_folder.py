@@ -67,9 +67,12 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
     path = folder / "tokenizer.json"
     if path.is_file():
         try:
-            return tokenizers.Tokenizer.from_file(str(path))
+            backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for malformed files
             raise CheckpointError(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
+        if getattr(backend.model, "dropout", None):  # left over from training: a text would get other ids each time
+            backend.model.dropout = None
+        return backend
     model = folder / "tokenizer.model"
     if model.is_file():
         return load_sentencepiece_backend(model)

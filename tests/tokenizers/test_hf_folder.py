@@ -18,6 +18,7 @@ from octavo.loader.hf_config import HFConfig
 from octavo.tokenizers.hf_folder import load_hf_tokenizer
 from octavo.tokenizers.sentencepiece_model import read_sentencepiece_model
 from octavo.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from tests.tiny_models import write_tokenizer
 from tests.tokenizers.vocabularies import HARD_STRINGS, byte_level_tokenizer, random_strings, sentencepiece_tokenizer
 
 
@@ -95,6 +96,17 @@ def test_truncation_and_padding_of_the_file_do_not_apply(tmp_path):
     ours.backend.enable_padding(length=16)
     ours.backend.save(str(tmp_path / "tokenizer.json"))
     assert load(tmp_path).encode("abcdefgh") == list(b"abcdefgh")
+
+
+def test_a_dropout_left_over_from_training_does_not_apply(tmp_path):
+    """The same text must have the same ids, or no cached prefix, score or seed means anything."""
+    write_tokenizer(tmp_path)
+    text = "from transformers import AutoTokenizer, PretrainedConfig"
+    expected = Tokenizer(load_hf_tokenizer(tmp_path)).encode(text)
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    settings["model"]["dropout"] = 0.9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    assert Tokenizer(load_hf_tokenizer(tmp_path)).encode(text) == expected
 
 
 def test_tokens_that_only_the_config_lists_are_added(tmp_path):
