@@ -52,11 +52,18 @@ class SafetensorsWeights:
     def get(self, name: str, shape: tuple[int, ...]) -> SafetensorsTensor:
         tensor = self._tensors.get(name)
         if tensor is None:
-            raise CheckpointError(f"{self.folder} has no tensor {name!r}, which the model needs")
+            raise CheckpointError(f"{self.folder} has no tensor {name!r}, which the model needs{self._renamed(name)}")
         check_shape(name, shape, tensor.shape, str(tensor.file.path))
         self._used.add(name)
         self._pages.before_reading(tensor.file.buffer, math.prod(shape) * _DTYPE_BITS[tensor.dtype] // 8)
         return tensor
+
+    def _renamed(self, name: str) -> str:
+        """Return a hint at the tensor under another prefix, as training programs and wrapped models leave it."""
+        found = next(
+            (other for other in self._tensors if other.endswith(f".{name}") or name.endswith(f".{other}")), None
+        )
+        return f"; there is {found!r}: save the checkpoint under the names that Transformers has" if found else ""
 
     def unused(self) -> list[str]:
         return sorted(self._tensors.keys() - self._used)

@@ -124,16 +124,14 @@ class DecoderLoading:
         size = (config.vocab_size, config.hidden_size)
         name = f"{self.root}{self.names.embedding}"
         if not config.tie_word_embeddings:
+            table = self._table(name) if self.share.is_first else None  # first: without it the names are all others
             head = next((head for head in self.names.lm_heads if source.has(f"{head}.weight")), None)
             if head is None:
                 raise CheckpointError(
                     f"the config says tie_word_embeddings=false, but the checkpoint has no "
                     f"{self.names.lm_heads[0]}.weight; set tie_word_embeddings to true if the model is tied"
                 )
-            return (
-                self._table(name) if self.share.is_first else None,
-                self._table(head) if self.share.is_last else None,
-            )
+            return table, self._table(head) if self.share.is_last else None
         if not (self.share.is_first or (self.share.is_last and self.names.lm_heads)):
             return None, None
 

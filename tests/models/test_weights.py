@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig, GPT2Config, LlamaConfig, PreTrainedModel
 
 from octavo.config import LoadConfig
@@ -84,6 +85,17 @@ def test_an_untied_file_without_lm_head_is_refused_with_the_way_out() -> None:
     del tensors["lm_head.weight"]
     with pytest.raises(CheckpointError, match=r"no lm_head\.weight; set tie_word_embeddings to true"):
         logits_of(hf_config(model), tensors)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "language_model."])
+def test_tensors_under_another_prefix_are_told_as_such(tmp_path: Path, prefix: str) -> None:
+    """As compiled and wrapped models are saved; tying the embeddings, the way out that was told, led nowhere."""
+    model = tiny(tied=False)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({prefix + name: tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"there is '{prefix}model\.embed_tokens\.weight'"):
+        folder_logits(tmp_path)
 
 
 @pytest.mark.parametrize("shard_size", ["1GB", "30KB"])
