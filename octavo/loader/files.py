@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import NoReturn
 
 from octavo.errors import ModelNotFoundError, UnsupportedError
+from octavo.loader.gguf_file import SPLIT_NAME, part_name
 from octavo.loader.safetensors_weights import INDEX_FILE, SINGLE_FILE
 from octavo.loader.sentence_transformers import MODULES_FILE, SETTINGS_FILES
 
@@ -25,7 +26,6 @@ _TOKENIZER_FILES = (
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _MODULE_FILE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")  # of sentence-transformers' modules
-_SPLIT_GGUF = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class SafetensorsFiles:
 
 @dataclass(frozen=True)
 class GGUFChoice:
-    """A model in one .gguf file, and what else was there to choose from."""
+    """A model in a .gguf file, or in several of which this is the first, and what else was there to choose from."""
 
     name: str
     others: tuple[str, ...]
+    more_parts: tuple[str, ...] = ()
 
 
 def choose_files(
@@ -79,20 +80,28 @@ def _choose_default(gguf_names: list[str], where: str) -> GGUFChoice:
         matching = [name for name in gguf_names if _carries(name, quantization)]
         if matching:
             return _whole(min(matching, key=lambda name: (len(name), name)), gguf_names, where)
-    if len(gguf_names) > 1:
+    choice = _whole(gguf_names[0], gguf_names, where)
+    if choice.others:
         raise ModelNotFoundError(
             f"{where} has several .gguf files and none with a well-known quantisation; name one: "
             f"{', '.join(gguf_names)}"
         )
-    return _whole(gguf_names[0], gguf_names, where)
+    return choice
 
 
 def _whole(name: str, gguf_names: list[str], where: str) -> GGUFChoice:
-    if _SPLIT_GGUF.search(PurePosixPath(name).stem):
-        raise UnsupportedError(
-            f"{where}: {name} is a part of a split model; merge the parts with `llama-gguf-split --merge` first"
-        )
-    return GGUFChoice(name, tuple(other for other in gguf_names if other != name))
+    """Return the model that a file belongs to; raises ModelNotFoundError where parts of a split one are missing."""
+    split = SPLIT_NAME.fullmatch(name)
+    parts = [name]
+    if split is not None:
+        count = int(split["count"])
+        parts = [part_name(split["stem"], number, count) for number in range(1, count + 1)]
+        missing = [part for part in parts if part not in gguf_names]
+        if missing:
+            raise ModelNotFoundError(
+                f"{where}: of the split model {split['stem']} there is no {', '.join(missing[:5])}"
+            )
+    return GGUFChoice(parts[0], tuple(other for other in gguf_names if other not in parts), tuple(parts[1:]))
 
 
 def _refuse(names: Collection[str], where: str) -> NoReturn:

@@ -43,10 +43,6 @@ def gguf_config(file: GGUFFile) -> HFConfig:
         )
     if file.get(f"{name}.expert_count", int):
         raise UnsupportedError(f"{file.path} is a mixture-of-experts model, which is not supported for {name!r}")
-    if (num_files := file.get("split.count", int)) and num_files > 1:
-        raise UnsupportedError(
-            f"{file.path} is one of {num_files} parts of a split model; merge them with `llama-gguf-split --merge`"
-        )
     values: ConfigValues = {
         "architectures": [architecture.hf_class],
         "model_type": architecture.model_type,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,9 @@ from octavo.loader.local_files import map_file, release_pages
 MetadataValue = bool | int | float | str | list[str] | NDArray[np.generic]
 _T = TypeVar("_T", bool, int, float, str)
 
+# llama.cpp's names for the files of a model that was split
+SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
@@ -36,17 +40,21 @@ _MAX_QUOTED = 80  # characters of a name from the file that an error repeats
 
 @dataclass(frozen=True)
 class GGUFTensorInfo:
-    """Where one tensor lies: shape in NumPy order (the file has it reversed), offset from the file's start."""
+    """Where one tensor lies: shape in NumPy order (the file has it reversed), offset from the file's start.
+
+    part: number of the file of a split model, from 0
+    """
 
     name: str
     shape: tuple[int, ...]
     type: TensorType
     offset: int
     size_bytes: int
+    part: int = 0
 
 
 class GGUFFile:
-    """An opened GGUF file, mapped into memory.
+    """An opened GGUF file, mapped into memory; of a split model its first, with the tensors of all.
 
     metadata: key -> bool, int, float, str; arrays of strings are list[str], arrays of numbers are NumPy arrays
     tensors: name -> GGUFTensorInfo, in the file's order
@@ -61,11 +69,33 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._buffer = map_file(path, "GGUF", _HEADER_BYTES)
-        reader = _Reader(self._buffer, path)
-        self.version, num_tensors, num_values = _read_header(reader)
-        self.metadata = _read_metadata(reader, num_values)
-        self.tensors = _read_tensor_infos(reader, num_tensors, _alignment(self.metadata, reader))
+        first = _read_container(path, 0)
+        self.version, self.metadata = first.version, first.metadata
+        self._buffers = [first.buffer]
+        tensors = dict(first.tensors)
+        for number, part_path in enumerate(self._other_parts(), 1):
+            part = _read_container(part_path, number)
+            for name in tensors.keys() & part.tensors.keys():
+                raise CheckpointError(f"{part_path}: tensor {_brief(name)} is in an earlier part of the model too")
+            tensors |= part.tensors
+            self._buffers.append(part.buffer)
+        self.tensors = tensors
+        num_tensors = self.get("split.tensors.count", int)
+        if len(self._buffers) > 1 and num_tensors not in (None, len(tensors)):
+            raise CheckpointError(f"{path} and its other parts have {len(tensors)} tensors, not {num_tensors}")
+
+    def _other_parts(self) -> list[Path]:
+        """Return the further files of a split model, which lie beside this one."""
+        count = self.get("split.count", int) or 1
+        if count == 1:
+            return []
+        name = SPLIT_NAME.fullmatch(self.path.name)
+        if name is None or int(name["count"]) != count or int(name["number"]) != 1:
+            raise CheckpointError(
+                f"{self.path} is one of {count} files of a split model; give the first, whose name ends with "
+                f"-00001-of-{count:05}.gguf, and keep the others beside it under their own names"
+            )
+        return [self.path.with_name(part_name(name["stem"], number, count)) for number in range(2, count + 1)]
 
     @property
     def architecture(self) -> str:
@@ -104,17 +134,43 @@ class GGUFFile:
             return value
         raise CheckpointError(f"{self.path}: metadata {key!r} must be an array of numbers, got {_brief(value)}")
 
-    @property
-    def buffer(self) -> mmap.mmap:
-        return self._buffer
+    def buffer_of(self, info: GGUFTensorInfo) -> mmap.mmap:
+        """Return the mapped file that holds a tensor."""
+        return self._buffers[info.part]
 
     def release_pages(self) -> None:
         """Let go of what was read of the file: it adds to the memory of nobody who goes on without it."""
-        release_pages(self._buffer)
+        for buffer in self._buffers:
+            release_pages(buffer)
 
     def tensor_bytes(self, info: GGUFTensorInfo) -> NDArray[np.uint8]:
         """Return a tensor's stored bytes [size_bytes]: a read-only view of the mapped file."""
-        return np.frombuffer(self._buffer, dtype=np.uint8, count=info.size_bytes, offset=info.offset)
+        return np.frombuffer(self.buffer_of(info), dtype=np.uint8, count=info.size_bytes, offset=info.offset)
+
+
+def part_name(stem: str, number: int, count: int) -> str:
+    """Return the name of a file of a split model, by its number from 1."""
+    return f"{stem}-{number:05}-of-{count:05}.gguf"
+
+
+@dataclass(frozen=True)
+class _Container:
+    buffer: mmap.mmap
+    version: int
+    metadata: dict[str, MetadataValue]
+    tensors: dict[str, GGUFTensorInfo]
+
+
+def _read_container(path: Path, part: int) -> _Container:
+    """Map and read one file. part: its number in a split model, from 0"""
+    buffer = map_file(path, "GGUF", _HEADER_BYTES)
+    reader = _Reader(buffer, path)
+    version, num_tensors, num_values = _read_header(reader)
+    metadata = _read_metadata(reader, num_values)
+    if part and metadata.get("split.no") != part:
+        raise CheckpointError(f"{path}: 'split.no' must be {part}, got {_brief(metadata.get('split.no'))}")
+    tensors = _read_tensor_infos(reader, num_tensors, _alignment(metadata, reader), part)
+    return _Container(buffer, version, metadata, tensors)
 
 
 class _Reader:
@@ -248,7 +304,7 @@ def _alignment(metadata: Mapping[str, MetadataValue], reader: _Reader) -> int:
     return alignment
 
 
-def _read_tensor_infos(reader: _Reader, num_tensors: int, alignment: int) -> dict[str, GGUFTensorInfo]:
+def _read_tensor_infos(reader: _Reader, num_tensors: int, alignment: int, part: int) -> dict[str, GGUFTensorInfo]:
     infos: dict[str, GGUFTensorInfo] = {}
     for index in range(num_tensors):
         info = _read_tensor_info(reader, f"tensor {index} of {num_tensors}")
@@ -256,7 +312,7 @@ def _read_tensor_infos(reader: _Reader, num_tensors: int, alignment: int) -> dic
             raise reader.error(f"tensor {_brief(info.name)} appears twice")
         infos[info.name] = info
     data_start = (reader.position + alignment - 1) // alignment * alignment
-    return {name: _place(info, data_start, alignment, reader) for name, info in infos.items()}
+    return {name: replace(_place(info, data_start, alignment, reader), part=part) for name, info in infos.items()}
 
 
 def _read_tensor_info(reader: _Reader, what: str) -> GGUFTensorInfo:
@@ -293,7 +349,7 @@ def _place(info: GGUFTensorInfo, data_start: int, alignment: int, reader: _Reade
             f"tensor {_brief(info.name)} ends at byte {start + info.size_bytes}, but the file has {reader.size}; "
             "it may be truncated"
         )
-    return GGUFTensorInfo(info.name, info.shape, info.type, start, info.size_bytes)
+    return replace(info, offset=start)
 
 
 def _brief(value: object) -> str:

@@ -56,7 +56,7 @@ class GGUFWeights:
             raise CheckpointError(f"{self._file.path} has no tensor for {name!r}, which the model needs")
         check_shape(name, shape, tensor.shape, str(self._file.path))
         self._used.add(name)
-        self._pages.before_reading(self._file.buffer, tensor.info.size_bytes)
+        self._pages.before_reading(self._file.buffer_of(tensor.info), tensor.info.size_bytes)
         return tensor
 
     def unused(self) -> list[str]:

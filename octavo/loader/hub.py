@@ -48,7 +48,7 @@ def fetch(model: HubModel, with_weights: bool = True) -> Path:
         return _download(model, list(choice.names))
     if choice.others and model.quantization is None:
         logger.info("%s: taking %s; also there: %s", model.repo_id, choice.name, ", ".join(choice.others))
-    return _download(model, [choice.name]) / choice.name
+    return _download(model, [choice.name, *choice.more_parts]) / choice.name
 
 
 def _list_files(model: HubModel) -> list[str]:

@@ -233,10 +233,11 @@ def write_gguf(
     family: Family,
     path: Path,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **writer_options: Any,
 ) -> None:
     """Write the model; matrices whose rows fill blocks of `kind` in that type."""
     config = model.config
-    writer = gguf.GGUFWriter(path, family.gguf_name)
+    writer = gguf.GGUFWriter(path, family.gguf_name, **writer_options)
     _common_metadata(writer, config)
     family.metadata(writer, config)
     for name, values in _converted(stored_tensors(model), config, family).items():

@@ -54,11 +54,13 @@ def test_default_among_gguf_files_is_a_common_one() -> None:
         choose_files(["b.gguf", "a.gguf"], "the folder")
 
 
-def test_split_gguf_is_refused_with_the_way_out() -> None:
-    names = [f"big-Q4_K_M-0000{part}-of-00002.gguf" for part in (1, 2)]
+def test_all_files_of_a_split_model_are_taken() -> None:
+    names = [f"sub/big-Q4_K_M-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
     for quantization in (None, "Q4_K_M"):
-        with pytest.raises(UnsupportedError, match=r"split model; merge"):
-            choose_files(names, "the folder", quantization)
+        choice = choose_files([*reversed(names), "big-F16.gguf"], "the folder", quantization)
+        assert choice == GGUFChoice(names[0], ("big-F16.gguf",), tuple(names[1:]))
+    with pytest.raises(ModelNotFoundError, match=r"the split model sub/big-Q4_K_M there is no .*-00002-of-00003\.gguf"):
+        choose_files([names[0], names[2]], "the folder")
 
 
 def test_safetensors_win_over_gguf_and_pickles() -> None:

@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[str, dict[str, bytes | None], type[Exception], str]] = 
     "unknown architecture": ("mamba", {}, UnsupportedError, "'mamba'; supported GGUF architectures: llama"),
     "no architecture": ("llama", {"name": None}, CheckpointError, "general.architecture"),
     "experts": ("llama", {"x": raw.int_value("llama.expert_count", 8)}, UnsupportedError, "mixture-of-experts"),
-    "part of a split": ("llama", {"x": raw.int_value("split.count", 3)}, UnsupportedError, "one of 3 parts"),
+    "part of a split": ("llama", {"x": raw.int_value("split.count", 3)}, CheckpointError, "one of 3 files"),
     "OLMo 3": ("olmo2", {"x": raw.int_value("olmo2.attention.sliding_window", 9)}, UnsupportedError, "OLMo 3"),
     "no size": ("llama", {"embedding_length": None}, CheckpointError, "'llama.embedding_length'"),
     "size 0": ("llama", {"head_count": raw.int_value("llama.attention.head_count", 0)}, CheckpointError, "positive"),

@@ -15,11 +15,15 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PretrainedConfig
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, get_gguf_hf_weights_map
 
+from octavo.config.configs import LoadConfig
+from octavo.errors import CheckpointError
 from octavo.loader import catalog
 from octavo.loader.gguf_config import gguf_config, gguf_generation_config
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.gguf_weights import GGUFWeights
 from octavo.loader.hf_config import HFConfig
+from octavo.loader.open import open_weights
+from octavo.loader.resolve import open_checkpoint
 from octavo.models.registry import ARCHITECTURES
 from tests.loader.gguf_export import FAMILIES, random_model, stored_tensors, write_gguf
 
@@ -165,3 +169,35 @@ def test_real_files_end_at_the_ids_of_their_chat_format() -> None:
     gemma3 = gguf_generation_config(GGUFFile(catalog.pull("gemma3-270m")))
     assert smollm2["eos_token_id"] == [2, 0]  # <|im_end|>, <|endoftext|>
     assert gemma3["eos_token_id"] == [1, 106]  # <eos>, <end_of_turn>
+
+
+def write_split(model: Any, folder: Path, num_tensors: int = 9) -> list[Path]:
+    """Write a llama as the gguf package splits it; return its files."""
+    write_gguf(model, FAMILIES["llama"], folder / "m.gguf", split_max_tensors=num_tensors)
+    return sorted(folder.glob("*.gguf"))
+
+
+def test_a_split_model_has_the_tensors_of_all_its_files(tmp_path: Path) -> None:
+    model = random_model(FAMILIES["llama"].config())
+    files = write_split(model, tmp_path)
+    assert len(files) > 2
+    for name in (tmp_path, files[0]):
+        checkpoint = open_checkpoint(str(name), LoadConfig())
+        weights = open_weights(checkpoint, LoadConfig())
+        for tensor_name, expected in stored_tensors(model).items():
+            values = weights.get(tensor_name, expected.shape).float32()
+            if "norm" in tensor_name or "mlp" in tensor_name:  # the conversion reorders rows of others
+                np.testing.assert_array_equal(values, expected, err_msg=tensor_name)
+        assert weights.unused() == []
+
+
+def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    files = write_split(random_model(FAMILIES["llama"].config()), tmp_path)
+    with pytest.raises(CheckpointError, match="give the first, whose name ends with -00001-of-0000"):
+        GGUFFile(files[1])
+    files[1].write_bytes(files[2].read_bytes())
+    with pytest.raises(CheckpointError, match=r"'split\.no' must be 1, got 2"):
+        GGUFFile(files[0])
+    files[1].unlink()
+    with pytest.raises(CheckpointError, match="-00002-of-0000"):
+        GGUFFile(files[0])
