@@ -138,7 +138,9 @@ std::vector<RowGroup> group_rows(const std::int32_t* slots, std::int64_t num_row
         const AdapterSlots::Slot* slot = &adapters.slot(slots[rows[i]]);
         if (slot->scales.empty()) continue;
         if (groups.empty() || groups.back().slot != slot || groups.back().count == kAdapterRows) {
-            groups.push_back({slot, {}, 0, static_cast<std::int64_t>(i)});
+            const bool is_alone = groups.empty() || groups.back().slot != slot;
+            if (!is_alone) groups.back().is_alone = false;
+            groups.push_back({slot, {}, 0, static_cast<std::int64_t>(i), is_alone});
         }
         groups.back().rows[groups.back().count++] = rows[i];
     }

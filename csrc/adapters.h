@@ -54,12 +54,13 @@ class AdapterSlots {
     std::vector<Slot> slots_;
 };
 
-// Rows of one adapter that are computed together. first: their place in the hidden values
+// Rows of one adapter that are computed together. first: their place in the hidden values. is_alone: no other group has this adapter
 struct RowGroup {
     const AdapterSlots::Slot* slot;
     std::int64_t rows[kAdapterRows];
     int count;
     std::int64_t first;
+    bool is_alone;
 };
 
 // The values between the two products, [rows][stride], kept by the calling thread; of 8-bit adapters also rounded, behind them.

@@ -158,6 +158,7 @@ void shrink_quantized(const RowGroup& group, const QuantizedRows& x, std::int64_
     share.out = hidden.data + group.first * hidden.stride;
     share.out_stride = hidden.stride;
     share.next = next;
+    share.is_read_once = group.is_alone;
     kernels().quant_linear(share);
     for (int k = 0; k < group.count; ++k) {
         float* values = share.out + k * hidden.stride;
@@ -175,7 +176,7 @@ void expand_quantized(const RowGroup& group, const AdapterSlots& adapters, const
     const AdapterSlots::Slot& slot = *group.slot;
     const std::uint8_t* up = quantized_up(slot, adapters.in_features());
     const float* records = hidden.data + group.first * hidden.stride + slot.scales.size();
-    QuantExpandShare share{reinterpret_cast<const std::uint8_t*>(records), hidden.stride * 4, 0.0f, group.count, 0, nullptr, {}, 0, nullptr};
+    QuantExpandShare share{reinterpret_cast<const std::uint8_t*>(records), hidden.stride * 4, 0.0f, group.count, 0, nullptr, {}, 0, nullptr, false};
     std::int64_t start = 0, block = 0, column = 0;
     for (std::size_t part = 0; part < slot.ranks.size(); column += slot.ranks[part++]) {
         const std::int64_t size = adapters.out_sizes()[part], part_blocks = (size + kAdapterOutputs - 1) / kAdapterOutputs;
@@ -190,6 +191,7 @@ void expand_quantized(const RowGroup& group, const AdapterSlots& adapters, const
             share.scale = slot.scales[static_cast<std::size_t>(column)];
             share.next = part + 1 < slot.ranks.size() || r + kAdapterGroup < slot.ranks[part] ? up : next;
             for (int k = 0; k < group.count; ++k) share.y[k] = out + group.rows[k] * adapters.out_features() + start + begin;
+            share.is_read_once = group.is_alone;
             kernels().expand_quantized(share);
         }
         start += size;

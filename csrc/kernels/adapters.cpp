@@ -155,7 +155,8 @@ OCTAVO_INLINE void ask_ahead_in(const QuantExpandShare& share, const std::uint8_
         if (share.next == nullptr) return;
         ahead = share.next + (ahead - end);
     }
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 3);
+    for (int i = 0; i < bytes && share.is_read_once; i += 64) __builtin_prefetch(ahead + i, 0, 0);
+    for (int i = 0; i < bytes && !share.is_read_once; i += 64) __builtin_prefetch(ahead + i, 0, 3);
 }
 
 #if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)

@@ -149,6 +149,7 @@ struct QuantExpandShare {
     float* y[kAdapterRows];  // each row's outputs [num_outputs]
     std::int64_t num_outputs;
     const std::uint8_t* next;  // what this thread reads next, to ask for it in time; or null
+    bool is_read_once;         // see QuantShare
 };
 
 constexpr int kAdapterGroup = 16;

@@ -83,6 +83,7 @@ struct QuantShare {
     std::int64_t out_stride;
     float* scratch;  // kQuantScratch floats of this thread
     const std::uint8_t* next = nullptr;  // a panel that this thread reads next, to ask for it in time; or null
+    bool is_read_once = false;  // in this step: caches need not keep the panels, and have room for what other steps read again
 };
 
 constexpr std::int64_t kQuantRowBlock = 96;    // rows whose records of a depth block stay in the second-level cache

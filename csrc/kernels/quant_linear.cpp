@@ -30,6 +30,7 @@ struct QuantTile {
     const std::uint8_t* packed_scales;  // as stored: first group
     const std::uint8_t* packed_minimums;
     std::int64_t packed_scales_step;  // bytes from one group to the next
+    bool is_read_once;
 };
 
 #if defined(OCTAVO_ISA_AVX2) || defined(OCTAVO_ISA_AVX512)
@@ -51,8 +52,14 @@ OCTAVO_INLINE Ints unpack(Ints packed, int part) {
 // Weights come from main memory at every step: while one panel is computed, ask for the next, evenly.
 template <int kGroupBytes, bool kMinimums>
 OCTAVO_INLINE void ask_for_next_panel(const QuantTile& tile, std::int64_t g) {
+    const std::uint8_t* codes = tile.codes + tile.ahead + g * kGroupBytes;
+    if (tile.is_read_once) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kGroupBytes; i += 64) __builtin_prefetch(tile.codes + tile.ahead + g * kGroupBytes + i, 0, 2);
+        for (int i = 0; i < kGroupBytes; i += 64) __builtin_prefetch(codes + i, 0, 0);
+    } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < kGroupBytes; i += 64) __builtin_prefetch(codes + i, 0, 2);
+    }
     __builtin_prefetch(tile.packed_scales + tile.ahead + g * tile.packed_scales_step, 0, 2);
     if (kMinimums) __builtin_prefetch(tile.packed_minimums + tile.ahead + g * tile.packed_scales_step, 0, 2);
 }
@@ -279,7 +286,7 @@ void multiply_block(const QuantShare& share, const Block& block, std::int64_t in
                  share.out + (block.row + first) * share.out_stride + column, share.out_stride, share.num_columns - column,
                  last && share.bias != nullptr ? share.bias + column : nullptr, block.group > 0,
                  tile == 0 && v == 0 ? ahead : 0, panel + layout.scales + block.group * scale_step,
-                 panel + layout.minimums + block.group * scale_step, scale_step},
+                 panel + layout.minimums + block.group * scale_step, scale_step, share.is_read_once},
                 rows, kVectorsPerPanel - v);
         }
     }
