@@ -138,3 +138,28 @@ def test_a_real_model_with_several_adapters_at_once(tmp_path):
     prompts = ["The capital of France is", "def add(a, b):"]
     for output, model in zip(llm.generate(prompts, PARAMS, use_tqdm=False, lora_request=requests), tuned, strict=True):
         check(output, model, 5e-3)
+
+
+@pytest.mark.model
+def test_8_bit_adapters_of_a_quantised_model_are_as_near_to_peft_as_float_ones(tmp_path):
+    """What a quantised model's inputs lose by rounding is more than what its adapters lose."""
+    path = pull("smollm2-135m-instruct")
+    base = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    tuned = write_peft(base, tmp_path / "adapter", target_modules="all-linear", r=16)
+    options = {"max_model_len": 512, "max_num_seqs": 4, "kv_cache_memory_bytes": 2**26, "enable_lora": True}
+    prompts = ["The capital of France is Paris, and that of Italy", "def add(a, b):\n    return a + b\n"] * 2
+    request = LoRARequest("one", 1, str(tmp_path / "adapter"))
+    given, errors = {}, {}
+    for lora_dtype in ("auto", "int8", "float32"):
+        llm = LLM(str(path), lora_dtype=lora_dtype, **options)
+        outputs = llm.generate(prompts, PARAMS, use_tqdm=False, lora_request=[request] * 2 + [None] * 2)
+        given[lora_dtype] = [prompt_logprobs(output) for output in outputs]
+        differences = []
+        for output in outputs[:2]:
+            ids = output.prompt_token_ids
+            expected = logprobs_of(tuned, ids)[range(len(ids) - 1), ids[1:]]
+            differences += (expected - torch.tensor(prompt_logprobs(output))).abs().tolist()
+        errors[lora_dtype] = sum(differences) / len(differences)
+    assert given["auto"] == given["int8"] and given["int8"][:2] != given["float32"][:2]
+    assert given["int8"][2:] == given["float32"][2:] != given["int8"][:2]
+    assert errors["int8"] < 1.5 * errors["float32"] and errors["int8"] < 0.1
