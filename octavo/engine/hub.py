@@ -32,7 +32,7 @@ from octavo.types.request import FinishReason
 
 _COUNTS = ("engine_counts", "server_counts")  # services whose answers only grow: what silent and ended ones said counts
 _ANSWER_TIMEOUT_S = 2.0
-_NO_QUESTION = 0
+_NO_QUESTION = -1  # answered like any other number but 0
 
 
 class FrontEnd:
@@ -96,7 +96,7 @@ class Hub:
         self._front_ends: list[FrontEnd] = []
         self._owners: dict[str, FrontEnd] = {}  # by request
         self._questions: dict[int, _Question] = {}
-        self._numbers = itertools.count(_NO_QUESTION + 1)
+        self._numbers = itertools.count(1)
         self._standing: dict[str, CallService] = {}
         self._past_counts: Tally[tuple[str | int, ...]] = Tally()  # "server_counts" of front ends that have ended
         self._tasks: set[asyncio.Task[None]] = set()

@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,16 @@ def test_connections_that_wait_for_a_process_that_hangs_are_served_by_the_next_o
     processes = {state["process_id"] for _, state in answers}
     assert stopped not in processes and len(processes) == COUNT  # by chance one in 2**15 times by the other alone
     assert sum("has been silent for" in line for line in server.log) == 1
+    assert server.stop() == 0
+
+
+def test_processes_that_have_nothing_to_do_are_not_taken_for_silent_ones(tiny_folder: Path, monkeypatch):
+    patch = "import octavo.entrypoints.openai.server_processes as s; s._PROD_INTERVAL_S, s._MAX_UNANSWERED = 0.1, 10; "
+    monkeypatch.setattr(test_process, "COMMAND", patch + test_process.COMMAND)
+    server = Served(tiny_folder)
+    time.sleep(3)
+    assert not any("has been silent for" in line for line in server.log)
+    assert all(is_alive(pid) for pid in server.servers)
     assert server.stop() == 0
 
 
