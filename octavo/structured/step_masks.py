@@ -64,7 +64,7 @@ class StepMasks:
         for num_vain in range(_MAX_VAIN_WAITS):
             if num_vain:
                 self._run_from(self._index + 1)
-            if self._are_in_time():
+            if self._are_in_time() or self._index + 1 == len(self._jobs):
                 return
 
     def close(self) -> None:
@@ -80,7 +80,10 @@ class StepMasks:
         for index in range(first, len(jobs)):
             job = jobs[index]
             with self._lock:
-                self._index, self._begun, self._thread_id = index, time.monotonic(), thread_id
+                if (
+                    job.afterwards is None
+                ):  # else the thread began so late that others are at work, for another step maybe
+                    self._index, self._begun, self._thread_id = index, time.monotonic(), thread_id
             self._fill(job)
             with self._lock:
                 job.is_done = True

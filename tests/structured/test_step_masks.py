@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import numpy as np
 import pytest
 
+from octavo.structured import step_masks
 from octavo.structured.step_masks import MaskJob, StepMasks
 
 NO_DRAFTS: tuple[int, ...] = ()
@@ -100,6 +103,36 @@ def test_the_last_one_may_be_late(filler: Filler):
     assert not step[0].is_in_time
     filler.held[1].set()
     assert step[0].afterwards is not None and step[0].afterwards.result(30).tolist() == [[1]]
+    masks.close()
+
+
+def test_threads_that_begin_late_disturb_nobody(filler: Filler, monkeypatch):
+    may_begin = threading.Event()
+
+    class Busy(ThreadPoolExecutor):
+        """What goes on behind a late job begins when the machine has time."""
+
+        def submit(self, work: Any, jobs: Any, first: int, is_over: Any) -> Future[None]:  # type: ignore[override]
+            return super().submit(lambda: (first == 0 or may_begin.wait(30)) and work(jobs, first, is_over))
+
+    monkeypatch.setattr(step_masks, "ThreadPoolExecutor", Busy)
+    masks = StepMasks(filler.fill)
+    filler.hold(1, 3)
+    first, second = jobs(1, 2), jobs(3)
+    masks.start(first)
+    masks.finish()
+    assert not any(job.is_in_time for job in first) and first[1].afterwards is not None
+    masks.start(second)
+    while 3 not in filler.threads:
+        time.sleep(0.001)
+    may_begin.set()
+    assert first[1].afterwards.result(30).tolist() == [[2]]
+    may_begin.clear()
+    masks.finish()
+    assert not second[0].is_in_time
+    filler.held[3].set()
+    assert second[0].afterwards is not None and second[0].afterwards.result(30).tolist() == [[3]]
+    may_begin.set()
     masks.close()
 
 
