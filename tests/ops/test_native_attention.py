@@ -212,7 +212,9 @@ def test_the_tape_knows_slopes_and_sinks(native: Ops) -> None:
         attended = attend(ops, replace(step, query=query, metadata=inputs.metadata[0]), 90, per_head="slopes and sinks")
         return ops.take_rows(attended, inputs.output_rows)
 
-    tape = native.capture(ModelFunctions(forward, lambda ops, x, slots: ops.scale(x, 1.0)), TapeLimits(99, 99, 99, 96, 1))
+    tape = native.capture(
+        ModelFunctions(forward, lambda ops, x, slots: ops.scale(x, 1.0)), TapeLimits(99, 99, 99, 96, 1)
+    )
     every = np.arange(num_tokens, dtype=np.int32)
     assert tape is not None
     replayed = tape.forward(ForwardInputs(every, every, every, [step.metadata]))
