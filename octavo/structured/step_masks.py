@@ -80,9 +80,7 @@ class StepMasks:
         for index in range(first, len(jobs)):
             job = jobs[index]
             with self._lock:
-                if (
-                    job.afterwards is None
-                ):  # else the thread began so late that others are at work, for another step maybe
+                if job.afterwards is None:  # not if it began so late that others went on
                     self._index, self._begun, self._thread_id = index, time.monotonic(), thread_id
             self._fill(job)
             with self._lock:
