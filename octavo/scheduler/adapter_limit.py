@@ -42,24 +42,29 @@ class AdapterLimit:
 
 
 class AdapterCounts:
-    """Live requests by their adapters' names, counted as they come and go: every step asks who runs and who waits."""
+    """Live requests by their adapters, counted as they come and go: every step asks who runs and who waits."""
 
     def __init__(self) -> None:
-        self._live: Counter[str] = Counter()
+        self._names: Counter[str] = Counter()
+        self._identities: Counter[str] = Counter()
 
     def came(self, request: Request) -> None:
         if request.adapter is not None:
-            self._live[request.adapter.name] += 1
+            self._names[request.adapter.name] += 1
+            self._identities[request.adapter.identity] += 1
 
     def went(self, request: Request) -> None:
         if request.adapter is not None:
-            self._live[request.adapter.name] -= 1
-            if not self._live[request.adapter.name]:
-                del self._live[request.adapter.name]
+            self._names -= Counter((request.adapter.name,))
+            self._identities -= Counter((request.adapter.identity,))
+
+    def identities(self) -> set[str]:
+        """Return the identities of all adapters."""
+        return set(self._identities)
 
     def names(self, running: Iterable[Request]) -> tuple[list[str], list[str]]:
         """Return the names of the adapters of running requests and of all others, each sorted."""
-        if not self._live:
+        if not self._names:
             return [], []
         run = Counter(request.adapter.name for request in running if request.adapter is not None)
-        return sorted(run), sorted(name for name, count in self._live.items() if count > run[name])
+        return sorted(run), sorted(name for name, count in self._names.items() if count > run[name])

@@ -61,6 +61,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting = make_queue(scheduler_config.policy)
         self._adapters = AdapterCounts()
+        self.adapters_in_use = self._adapters.identities
         self._connector = connector
         self._grammar = grammar
         self._encoder_cache = encoder_cache
@@ -98,10 +99,6 @@ class Scheduler:
             self.requests[request_id] for request_id in dict.fromkeys(request_ids) if request_id in self.requests
         ]
         self._end([(request, status) for request in requests])
-
-    def adapters_in_use(self) -> set[str]:
-        """Return the identities of the adapters of all live requests."""
-        return {request.adapter.identity for request in self.requests.values() if request.adapter is not None}
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests) or bool(self._refused)
@@ -175,7 +172,7 @@ class Scheduler:
         """
         expected, requests = self._in_flight.popleft()
         assert expected is scheduler_output, "steps must be dropped in the order in which they were scheduled"
-        for request in requests:
+        for request in reversed(requests):  # each goes to the queue's head
             request.num_in_flight -= 1
             self.kv_cache.forget(request)
             if request.status is RequestStatus.RUNNING:

@@ -41,7 +41,7 @@ def test_a_request_that_waits_for_room_is_overtaken_only_so_often():
 def test_names_of_who_runs_and_waits_are_counted_and_not_searched_for():
     """Nothing walks the waiting requests, of which there may be thousands in every step."""
     counts = AdapterCounts()
-    requests = [SimpleNamespace(adapter=SimpleNamespace(name=name)) for name in ("b", "a", "b")]
+    requests = [SimpleNamespace(adapter=SimpleNamespace(name=name, identity=f"same as {name}")) for name in "bab"]
     requests.append(SimpleNamespace(adapter=None))
     for request in requests:
         counts.came(request)
@@ -49,6 +49,6 @@ def test_names_of_who_runs_and_waits_are_counted_and_not_searched_for():
     assert counts.names(requests) == (["a", "b"], [])
     for request in requests[:2]:
         counts.went(request)
-    assert counts.names([]) == ([], ["b"])
+    assert counts.names([]) == ([], ["b"]) and counts.identities() == {"same as b"}
     counts.went(requests[2])
-    assert counts.names([]) == ([], [])
+    assert counts.names([]) == ([], []) and counts.identities() == set()

@@ -81,3 +81,15 @@ def test_what_follows_a_step_that_failed_runs_again() -> None:
     assert again.preempted_request_ids == ["second"]
     (new,) = again.scheduled_new_requests
     assert (new.request_id, new.num_computed_tokens, new.token_ids) == ("second", 0, [*prompt, 5])
+
+
+def test_what_is_dropped_waits_in_the_order_in_which_it_came() -> None:
+    scheduler = make_scheduler(async_scheduling=True)
+    scheduler.add_request(make_request("failing", 5))
+    failed = scheduler.schedule()
+    for request_id in "abc":
+        scheduler.add_request(make_request(request_id, 5))
+    behind = scheduler.schedule()
+    scheduler.update_from_output(failed, ModelRunnerOutput(failures={"failing": "broken"}))
+    scheduler.discard(behind)
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["a", "b", "c"]
