@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,18 +179,19 @@ def _matrix(tensor: SafetensorsTensor, dtype: LoRADtype) -> Float | HalfMatrix:
 
 
 def _rank_and_scale(module: str, config: Mapping[str, Any], path: Path) -> tuple[int, float]:
-    rank = _by_pattern(module, config, "rank_pattern", config.get("r"))
-    alpha = _by_pattern(module, config, "alpha_pattern", config.get("lora_alpha"))
+    rank = _by_pattern(module, config, "rank_pattern", config.get("r"), path)
+    alpha = _by_pattern(module, config, "alpha_pattern", config.get("lora_alpha"), path)
     if type(rank) is not int or rank < 1:
         raise CheckpointError(f"{path}: r must be an integer of at least 1, got {rank!r}")
-    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+    if type(alpha) not in (int, float) or not abs(alpha) <= sys.float_info.max:
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") is True else rank)
 
 
-def _by_pattern(module: str, config: Mapping[str, Any], name: str, default: Any) -> Any:
+def _by_pattern(module: str, config: Mapping[str, Any], name: str, default: Any, path: Path) -> Any:
     """Return what the first pattern says that matches the module's name or its end, as PEFT looks them up."""
-    for pattern, value in (config.get(name) or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
+    patterns = config.get(name) or {}
+    try:
+        return next((value for one, value in patterns.items() if re.match(rf"(.*\.)?({one})$", module)), default)
+    except (AttributeError, re.error) as error:
+        raise CheckpointError(f"{path}: {name} must map regular expressions, got {patterns!r}: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,20 @@ def test_what_peft_can_and_octavo_cannot_is_refused_by_name(options, text, tmp_p
     llm = LLM(str(model), enable_lora=True, **SMALL)
     with pytest.raises((UnsupportedError, CheckpointError), match=text):
         llm.generate(PROMPTS[:1], PARAMS, use_tqdm=False, lora_request=LoRARequest("a", 1, str(tmp_path / "adapter")))
+
+
+@pytest.mark.parametrize(
+    "options", [{"rank_pattern": {"[": 4}}, {"rank_pattern": ["q_proj"]}, {"alpha_pattern": 5}, {"lora_alpha": 10**400}]
+)
+def test_a_config_of_nonsense_is_refused_and_ends_no_engine(options, tmp_path):
+    model = write_tiny_model(tmp_path / "model", llama_config())
+    write_peft(model, tmp_path / "adapter", target_modules=["q_proj"])
+    llm = LLM(str(model), enable_lora=True, **SMALL)
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **options}))
+    with pytest.raises(CheckpointError, match=next(iter(options))):
+        llm.generate(PROMPTS[:1], PARAMS, use_tqdm=False, lora_request=LoRARequest("a", 1, str(path.parent)))
+    llm.generate(PROMPTS[:1], PARAMS, use_tqdm=False)
 
 
 @pytest.mark.model
