@@ -119,9 +119,10 @@ class EngineCore:
         step = self._steps.complete(self.scheduler.schedule())
         if self.before_step is not None:
             self.before_step(step)
-        if not step.num_scheduled_tokens and self._grammars is not None and not self._steps:
-            self._grammars.wait(_GRAMMAR_WAIT_S)  # all requests may wait for theirs: no spinning meanwhile
         self._steps.start(step, self.scheduler.get_grammar_bitmask)
+        if not step.num_scheduled_tokens and self._grammars is not None and len(self._steps) == 1:
+            # all requests may wait for theirs: no spinning meanwhile; last, for it may be interrupted
+            self._grammars.wait(_GRAMMAR_WAIT_S)
 
     def _process_queued_aborts(self) -> None:
         while not self._queued_aborts.empty():  # nobody else takes from it

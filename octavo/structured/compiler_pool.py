@@ -164,6 +164,9 @@ class _Compiler:
         except (EOFError, OSError) as error:
             self.end()
             raise RequestFailedError(f"the process that compiles grammars does not start: {error}") from error
+        except BaseException:  # Ctrl-C: the next who listens would take what comes for an answer
+            self.end()
+            raise
 
     def compile(self, job: GrammarJob, processor_s: float) -> Verdict:
         """Return the process's verdict; one that is itself lost, or stands still, is ended."""
@@ -179,6 +182,9 @@ class _Compiler:
         except (EOFError, OSError) as error:
             self.end()
             return Verdict(lost_by=-signal.SIGALRM if isinstance(error, TimeoutError) else -signal.SIGKILL)
+        except BaseException:
+            self.end()
+            raise
 
     def is_alive(self) -> bool:
         return self._process.poll() is None

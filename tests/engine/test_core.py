@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,6 +81,17 @@ def test_an_interrupt_within_a_step_leaves_a_usable_engine(moment):
     assert (output.finished, output.outputs[0].finish_reason) == (True, "error")
     assert fake.scheduler.make_stats().kv_cache_usage == 0
     assert fake.complete("hi", **GREEDY).outputs[0].text == "hello"
+
+
+def test_an_interrupt_while_grammars_are_waited_for_leaves_a_usable_engine(monkeypatch):
+    fake = fake_engine(says("hello"))
+    core = fake.engine.engine_core.engine_core
+    monkeypatch.setattr(core, "_grammars", SimpleNamespace(wait=raise_once(KeyboardInterrupt()), close=bool))
+    fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fake.scheduler, "_schedule_waiting", lambda plan: None)  # as if its grammar were not there yet
+        fake.engine.step()
+    assert fake.run()["a"][-1].outputs[0].text == "hello"
 
 
 def test_a_dead_executor_is_not_mistaken_for_a_failed_step():

@@ -127,6 +127,28 @@ def test_process_that_was_killed_while_idle_is_replaced(checker: GrammarChecker,
         assert f"{whose} {i}" in checker.check(Wish(regex=f"after the {whose} {i}")).source
 
 
+@pytest.mark.parametrize("moment", ["start", "answer"])
+def test_interrupt_while_a_process_is_waited_for_leaves_no_answer_for_the_next(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+):
+    checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary)
+    receive = compiler_pool.receive_frame
+
+    def interrupt(*args: object) -> bytes:
+        monkeypatch.setattr(compiler_pool, "receive_frame", receive)
+        raise KeyboardInterrupt
+
+    try:
+        if moment == "answer":
+            checker.warm_up()
+        monkeypatch.setattr(compiler_pool, "receive_frame", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            checker.check(Wish(regex="first"))
+        assert "second" in checker.check(Wish(regex="second")).source
+    finally:
+        checker.close()
+
+
 @pytest.mark.parametrize("whose", ["process", "fork"])
 def test_grammar_whose_process_is_killed_from_outside_passes(whose: str):
     checker = GrammarChecker(StructuredOutputsConfig(), small_vocabulary)
