@@ -248,7 +248,8 @@ def _build(start: wire.StartCore) -> StartedCore:
     from octavo.engine.resolve import resolve
     from octavo.engine.startup import build_engine_core
 
-    get_logger("octavo.engine.resolve").setLevel(logging.ERROR)  # the front end resolves too, and says it
+    for module in ("resolve", "pooling_config", "speculation"):  # the front end resolves too, and says it
+        get_logger(f"octavo.engine.{module}").setLevel(logging.ERROR)
     args = EngineArgs(**start.options)
     args.skip_tokenizer_init = True  # text is the front end's business
     return build_engine_core(resolve(args))

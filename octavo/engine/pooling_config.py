@@ -72,13 +72,19 @@ def with_classifier_tokens(checkpoint: Checkpoint, tokenizer_path: str | None) -
 
 def _pools(args: EngineArgs, checkpoint: Checkpoint) -> bool:
     """Say whether the model pools: as asked for, or as its architecture or its sentence-transformers files have it."""
-    if args.task not in (None, "auto", "generate") or args.convert in ("embed", "classify"):
+    if args.task not in (None, "auto", "generate") or args.convert in ("embed", "classify") or args.runner == "pooling":
         return True
-    if args.runner != "auto" or args.task == "generate":
-        return args.runner == "pooling"
     names = checkpoint.config.values.get("architectures")
     names = names if isinstance(names, list) else []
-    if any(name in ARCHITECTURES for name in names):
+    generates = any(name in ARCHITECTURES for name in names)
+    if args.runner == "generate" or args.task == "generate":
+        if not generates and find_architecture(names) is not None:
+            raise UnsupportedError(
+                f"{checkpoint.name} ({', '.join(map(str, names))}) is a pooling model and generates no text; leave "
+                "runner='generate' (--runner) out for embeddings or scores"
+            )
+        return False
+    if generates:
         return checkpoint.sentence_transformers is not None or bool(
             checkpoint.config.values.get("use_bidirectional_attention")
         )

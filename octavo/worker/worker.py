@@ -79,7 +79,8 @@ class Worker:
                 f"{self.config.scheduler.max_num_batched_tokens} tokens takes {_gib(activation_bytes)}; leave "
                 "gpu_memory_utilization out or change it, set kv_cache_memory_bytes, or lower max_num_batched_tokens"
             )
-        logger.info("KV cache: up to %s, %s", _gib(budget), reason)
+        if self.get_kv_cache_specs():  # an encoder has no cache
+            logger.info("KV cache: up to %s, %s", _gib(budget), reason)
         return budget
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig], max_model_len: int) -> None:

@@ -375,6 +375,17 @@ def test_generating_models_refuse_pooling_unless_told_to_pool(tmp_path: Path, ti
     assert np.isclose(np.linalg.norm(vectors(pooling, "hello")), 1.0)
 
 
+def test_a_model_that_cannot_generate_is_told_as_a_pooling_model(bert: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"BertModel.* is a pooling model"):
+        resolve(EngineArgs(model=str(bert), runner="generate"))
+
+
+def test_a_start_without_a_cache_speaks_of_none(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    LLM(str(bert))
+    assert "no KV cache" in caplog.text
+    assert "KV cache: up to" not in caplog.text
+
+
 def test_the_longer_text_of_a_pair_is_cut_first() -> None:
     assert pair_lengths(3, 20, 10) == [3, 7]
     assert pair_lengths(20, 3, 10) == [7, 3]
