@@ -91,3 +91,12 @@ def test_files_of_another_shape_are_refused_by_name(
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         make_prompts(DatasetOptions(name, 1, 0, path=str(path)), tokenizer)
+
+
+def test_what_cannot_become_prompts_is_refused_before_there_is_a_tokenizer(tmp_path: Path):
+    with pytest.raises(ConfigError, match="needs --dataset-path"):
+        DatasetOptions("sharegpt", 1, 0)
+    with pytest.raises(ConfigError, match=r"there is no .*nothing"):
+        DatasetOptions("custom", 1, 0, path=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match="--num-prompts"):
+        DatasetOptions("random", 0, 0)

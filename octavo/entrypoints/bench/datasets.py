@@ -54,18 +54,23 @@ class DatasetOptions:
     num_repeated_prefixes: int = 10
     repeated_output_len: int = 128
 
+    def __post_init__(self) -> None:
+        if self.num_prompts < 1:
+            raise ConfigError(f"--num-prompts must be at least 1, got {self.num_prompts}")
+        if self.path is None and self.name in ("sharegpt", "custom"):
+            raise ConfigError(f"--dataset-name {self.name} needs --dataset-path FILE")
+        if self.path is not None and not Path(self.path).exists():
+            raise ConfigError(f"--dataset-path: there is no {self.path}")
+
 
 def make_prompts(options: DatasetOptions, tokenizer: Tokenizer) -> list[BenchPrompt]:
     """Return the prompts; raises ConfigError for impossible lengths and unreadable files."""
-    if options.num_prompts < 1:
-        raise ConfigError(f"--num-prompts must be at least 1, got {options.num_prompts}")
     source = random.Random(options.seed)
     if options.name == "random":
         return _random(options, tokenizer, source)
     if options.name == "prefix_repetition":
         return _prefix_repetition(options, tokenizer, source)
-    if options.path is None:
-        raise ConfigError(f"--dataset-name {options.name} needs --dataset-path FILE")
+    assert options.path is not None, "DatasetOptions checks it"
     prompts = (
         _sharegpt(options, tokenizer, source) if options.name == "sharegpt" else _custom(options, tokenizer, source)
     )

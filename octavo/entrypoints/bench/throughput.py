@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.entrypoints.bench.dataset_arguments import add_dataset_arguments, dataset_options
-from octavo.entrypoints.bench.datasets import BenchPrompt, make_prompts
+from octavo.entrypoints.bench.datasets import BenchPrompt, DatasetOptions, make_prompts
 from octavo.entrypoints.bench.offline import add_engine_arguments, engine_args, load_llm, write_json
 from octavo.errors import ConfigError
 
@@ -40,12 +40,13 @@ class _Measured:
 def run(args: argparse.Namespace) -> int:
     if args.n < 1:
         raise ConfigError(f"--n must be at least 1, got {args.n}")
+    dataset = dataset_options(args, getattr(args, "seed", 0))  # what is wrong with it is said before a model is loaded
     if args.async_engine:
         from octavo.entrypoints.event_loop import run as run_in_loop
 
-        measured = run_in_loop(_run_async(args))
+        measured = run_in_loop(_run_async(args, dataset))
     else:
-        measured = _run_sync(args)
+        measured = _run_sync(args, dataset)
     seconds = max(measured.seconds, 1e-9)
     num_prompt_tokens = sum(len(output.prompt_token_ids or ()) for output in measured.outputs)
     num_output_tokens = sum(len(completion.token_ids) for output in measured.outputs for completion in output.outputs)
@@ -71,23 +72,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_sync(args: argparse.Namespace) -> _Measured:
+def _run_sync(args: argparse.Namespace, dataset: DatasetOptions) -> _Measured:
     llm = load_llm(args)
-    prompts = make_prompts(dataset_options(args, getattr(args, "seed", 0)), llm.get_tokenizer())
+    prompts = make_prompts(dataset, llm.get_tokenizer())
     params = [_params(prompt, args) for prompt in prompts]
     started = time.perf_counter()
     outputs = llm.generate([prompt.text for prompt in prompts], params)
     return _Measured(outputs, time.perf_counter() - started)
 
 
-async def _run_async(args: argparse.Namespace) -> _Measured:
+async def _run_async(args: argparse.Namespace, dataset: DatasetOptions) -> _Measured:
     import asyncio
 
     from octavo.engine.async_llm import AsyncLLM
 
     engine = AsyncLLM.from_engine_args(engine_args(args))
     try:
-        prompts = make_prompts(dataset_options(args, getattr(args, "seed", 0)), engine.get_tokenizer())
+        prompts = make_prompts(dataset, engine.get_tokenizer())
 
         async def one(index: int, prompt: BenchPrompt) -> RequestOutput:
             outputs = [output async for output in engine.generate(prompt.text, _params(prompt, args), str(index))]
