@@ -78,6 +78,7 @@ def test_a_bad_line_gets_an_error_and_its_neighbours_their_answers(
     assert [result["response"]["status_code"] for result in results] == [200, status, 200]
     assert results[0]["response"]["body"]["choices"] == results[2]["response"]["body"]["choices"]
     error = results[1]["error"]
+    assert (results[1]["custom_id"] is None) == error["message"].startswith("line 2: ")  # else its id tells which it is
     assert error["message"] == results[1]["response"]["body"]["error"]["message"] and error["code"]
     assert results[1]["response"]["body"]["error"]["param"] == parameter
     assert (counts.completed, counts.failed) == (2, 1)

@@ -1,6 +1,7 @@
 """Answer a file of requests in OpenAI's batch format, a JSON object a line, without a server.
 
-A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {…}}; /v1/completions works too.
+A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {…}}; completions, embeddings,
+scores and ranks have the urls of the server.
 The output has a line for each, in the same order; a bad line gets an error and the others go on.
 """
 
@@ -23,7 +24,7 @@ from octavo.errors import InvalidRequestError
 if TYPE_CHECKING:
     from octavo.entrypoints.openai.batch import BatchCounts
 
-USAGE = "octavo run-batch -i FILE -o FILE --model MODEL [options]"
+USAGE = "octavo run-batch -i FILE -o FILE [--model MODEL] [options]"
 _SERVER_OPTIONS = {
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "response_role"),
     *("trust_request_chat_template", "return_tokens_as_token_ids", "enable_prompt_tokens_details", "max_stop_strings"),

@@ -91,8 +91,8 @@ async def run_batch(
         write(msgspec.json.encode(result) + b"\n")
 
     try:
-        for line in _not_blank(lines):
-            in_flight.append(asyncio.create_task(_answer(server, line, seen)))
+        for number, line in _not_blank(lines):
+            in_flight.append(asyncio.create_task(_answer(server, number, line, seen)))
             while in_flight and (len(in_flight) >= max_in_flight or in_flight[0].done()):
                 await write_next()
             await asyncio.sleep(0)  # let the requests start while the file is read
@@ -105,8 +105,9 @@ async def run_batch(
     return counts
 
 
-def _not_blank(lines: Iterable[bytes]) -> Iterator[bytes]:
-    return (line for line in lines if line.strip())
+def _not_blank(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content."""
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ class _Line:
     body: dict[str, Any]
 
 
-async def _answer(server: ServerState, data: bytes, seen: set[str]) -> BatchResult:
-    """Return the result of one line; seen: the custom ids of earlier lines."""
+async def _answer(server: ServerState, number: int, data: bytes, seen: set[str]) -> BatchResult:
+    """Return the result of one line; number: its place in the file; seen: the custom ids of earlier lines."""
     custom_id: str | None = None
     try:
         fields = _fields(data)
@@ -130,7 +131,10 @@ async def _answer(server: ServerState, data: bytes, seen: set[str]) -> BatchResu
     except EngineDeadError:
         raise
     except Exception as error:
-        return _refusal(custom_id, as_http_error(error))
+        refusal = as_http_error(error)
+        if custom_id is None:  # nothing else tells which line it was
+            refusal.message = f"line {number}: {refusal.message}"
+        return _refusal(custom_id, refusal)
     assert isinstance(body, msgspec.Struct), "a line that asks for a stream was refused before"
     return BatchResult(_new_id("batch"), custom_id, BatchResponse(200, _new_id("req"), body), None)
 

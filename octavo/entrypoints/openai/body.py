@@ -127,8 +127,10 @@ def load_json(body: bytes) -> object:
     except RecursionError:
         raise InvalidRequestError("the request's body is nested too deeply") from None
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InvalidRequestError(f"the request's body is not JSON: {error.msg} ({where})") from None
+        where = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise InvalidRequestError(
+            f"the request's body is not JSON: {error.msg} ({where}column {error.colno})"
+        ) from None
     except InvalidRequestError:
         raise
     except ValueError:
