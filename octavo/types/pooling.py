@@ -18,7 +18,9 @@ PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 POOLING_TASKS: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "token_classify")
 
 
-class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class PoolingParams(
+    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+):
     """What to make of a prompt's hidden states. Raises InvalidRequestError, with `parameter` set.
 
     use_activation: normalise embeddings, turn scores into probabilities; None: as the model says

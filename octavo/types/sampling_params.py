@@ -74,7 +74,9 @@ class RepetitionDetectionParams(msgspec.Struct, kw_only=True, omit_defaults=True
             raise checks.wrong(f"{name}.min_pattern_size", expected, self.min_pattern_size)
 
 
-class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class SamplingParams(
+    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+):
     """How to generate. Raises InvalidRequestError, with `parameter` set, for a value out of range.
 
     n: sequences per prompt; child i of a seeded request uses seed + i

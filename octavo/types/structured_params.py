@@ -17,7 +17,9 @@ MAX_SOURCE_BYTES = 2**20
 MAX_REGEX_BYTES = 2**16
 
 
-class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class StructuredOutputsParams(
+    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+):
     """Exactly one constraint, and options. Raises InvalidRequestError for none, several, or a malformed one.
 
     json: a JSON schema, as text or decoded; json_object: any JSON object; choice: one of these texts

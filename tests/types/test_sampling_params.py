@@ -419,3 +419,9 @@ def test_beam_search_ranges() -> None:
     for fields in ({"beam_width": 0}, {"max_tokens": 0}, {"temperature": 3}, *penalties):
         with pytest.raises(InvalidRequestError):
             BeamSearchParams(**{"beam_width": 2, "max_tokens": 5, **fields})
+
+
+def test_what_is_said_of_parameters_is_what_was_chosen():
+    text = repr(SamplingParams(temperature=0.5, n=1, stop="x"))
+    assert "temperature=0.5, stop=['x']" in text
+    assert "n=1" not in text and "logprobs" not in text

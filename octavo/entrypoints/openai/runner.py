@@ -101,10 +101,10 @@ class _JobLog:
         """Write the last line."""
         if not self._args.enable_log_requests:
             return
-        texts = [self._cut(text) for text in self._texts.values()] if self._args.enable_log_outputs else ""
+        texts = f"; {[self._cut(text) for text in self._texts.values()]}" if self._args.enable_log_outputs else ""
         reasons = ", ".join(sorted(self._reasons)) or "left"
         seconds = time.monotonic() - self._started_s
-        logger.info("%s: %d tokens in %.2f s, %s %s", self._job.request_id, self._num_tokens, seconds, reasons, texts)
+        logger.info("%s: %d tokens in %.2f s, %s%s", self._job.request_id, self._num_tokens, seconds, reasons, texts)
 
     def _cut(self, text: str) -> str:
         limit = self._args.max_log_len
