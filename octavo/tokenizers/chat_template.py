@@ -131,6 +131,7 @@ def _check_options(options: ChatOptions) -> None:
 
 
 def choose_template(tokenizer: ChatTokenizer, options: ChatOptions) -> str:
+    """Return the source of the template that options ask for; raises InvalidRequestError if there is none."""
     templates = tokenizer.chat_templates
     if options.chat_template is not None:
         return templates.get(options.chat_template, options.chat_template)

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"two models are given: {given['model_tag']} and --model {engine_options['model']}")
         engine_options["model"] = given["model_tag"]
     if "model" not in engine_options:
-        _check_model_is_none_of(vars(args))
+        _refuse_model_among_values(vars(args))
     if not all(names):
         raise ConfigError("served_model_name must not be empty: clients could not name the model")
     if names:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return _serve(engine_args, server_args, names)
 
 
-def _check_model_is_none_of(given: Mapping[str, Any]) -> None:
+def _refuse_model_among_values(given: Mapping[str, Any]) -> None:
     """Refuse flags of several values where no model is named: the model may have been meant by the last of them."""
     for name in _TAKE_SEVERAL:
         if len(given.get(name, ())) > 1:
