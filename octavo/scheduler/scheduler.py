@@ -109,7 +109,7 @@ class Scheduler:
         With asynchronous scheduling also if requests with grammars, which cannot run ahead, would miss it.
         """
         ahead = self.config.async_scheduling
-        if ahead and any(request.is_structured and request.awaits_token for request in self.running):
+        if ahead and any(step.structured_request_ids for step, _ in self._in_flight):
             return True
         return not self.waiting and all(
             request.awaits_token and not (ahead and request.may_run_ahead) for request in self.running

@@ -63,6 +63,18 @@ def test_a_grammar_sees_a_token_before_the_next_is_scheduled_and_nobody_overtake
     assert sorted(scheduler.schedule().num_scheduled_tokens) == ["json", "plain"]
 
 
+def test_others_run_ahead_while_a_grammar_ponders_a_token() -> None:
+    grammar = FakeGrammar()
+    grammar.ready, grammar.pondering = {"json"}, {"json"}
+    scheduler = make_scheduler(async_scheduling=True, hooks={"grammar": grammar})
+    scheduler.add_request(make_request("plain", 5))
+    scheduler.add_request(make_request("json", 5, grammar=GrammarSpec("guidance", "lark", "start: /a+/")))
+    step = scheduler.schedule()
+    scheduler.update_from_output(step, answer(scheduler, step, 8))
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["plain"] and not scheduler.awaits_results()
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["plain"]
+
+
 def test_what_follows_a_step_that_failed_runs_again() -> None:
     """A newcomer that shares a prefix with it would read keys that were never computed."""
     prompt = list(range(100, 120))
