@@ -81,10 +81,10 @@ def test_wrong_options_are_refused_before_anything_is_sent(octavo: Callable, fla
 def test_latency_of_a_batch(octavo: Callable, tiny_folder: Path, tmp_path: Path):
     said = octavo(
         *("bench", "latency", "--model", tiny_folder, *SMALL, "--batch-size", 2, "--input-len", 5, "--output-len", 3),
-        *("--num-iters-warmup", 1, "--num-iters", 3, "--output-json", tmp_path / "l.json"),
+        *("--num-iters-warmup", 1, "--num-iters", 3, "--output-json", tmp_path / "results" / "l.json"),
     )
     assert said.status == 0 and said.out.startswith("Avg latency:")
-    record = json.loads((tmp_path / "l.json").read_text())
+    record = json.loads((tmp_path / "results" / "l.json").read_text())
     assert len(record["latencies"]) == 3 and record["percentiles"]["99"] <= max(record["latencies"])
 
 

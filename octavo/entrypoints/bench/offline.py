@@ -39,4 +39,5 @@ def load_llm(args: argparse.Namespace) -> LLM:
 def write_json(path: str | None, record: Mapping[str, Any]) -> None:
     """Write a result where --output-json says, if it says so."""
     if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
