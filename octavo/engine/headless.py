@@ -129,7 +129,7 @@ class HostedReplica(threading.Thread):
                 with self._connect() as self._connection:
                     logger.info("replica %d is at the disposal of %s:%d", self._rank, *self._where)
                     self._serve(self._connection)
-                if not self._is_dismissed:
+                if not self._is_dismissed and not self._is_stopping:
                     logger.warning("replica %d has lost its front end; waiting for it", self._rank)
             self._outcomes.put(None)
         except Exception as error:
