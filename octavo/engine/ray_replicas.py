@@ -69,7 +69,7 @@ class RayReplicas:
 
     def close(self) -> None:
         """End the actors, which have been told that the front end goes; idempotent."""
-        if self._lives:
+        if self._lives and self._cluster.is_connected:
             self._cluster.ray.wait(self._lives, num_returns=len(self._lives), timeout=_FAREWELL_TIMEOUT_S)
             self._lives = []
         self._cluster.close()

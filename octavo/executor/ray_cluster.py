@@ -36,6 +36,19 @@ class RayCluster:
         self._is_own = not ray.is_initialized()
         if self._is_own:
             ray.init(log_to_driver=True)
+        self._session = self._present_session()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether Ray's session is still the one in which all this was made: a program may end it, and begin another.
+
+        Outside of it, Ray's calls would start a cluster.
+        """
+        return self.ray.is_initialized() and self._present_session() == self._session
+
+    def _present_session(self) -> tuple[str, str]:
+        context = self.ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
 
     @property
     def this_node(self) -> str:
@@ -81,7 +94,7 @@ class RayCluster:
 
     def close(self) -> None:
         """End the actors and give back what was reserved; idempotent."""
-        if self._is_closed:
+        if self._is_closed or not self.is_connected:
             return
         self._is_closed = True
         for actor in self._actors:

@@ -112,6 +112,8 @@ class RayWorkers:
     # -- health --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        if not self._cluster.is_connected:
+            raise PeerLostError("the workers are gone: their session of Ray was shut down")
         ended, _ = self._ray.wait(self._lives, num_returns=len(self._lives), timeout=0)
         for call in ended:
             try:

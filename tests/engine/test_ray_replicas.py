@@ -75,6 +75,16 @@ def test_impossible_options_and_replicas_that_do_not_fit_are_told_at_start(tiny_
         LLM(str(tiny_llama), **IN_RAY)
 
 
+@needs_ray
+@pytest.mark.usefixtures("meeting_folder")
+def test_an_engine_ends_after_the_session_in_which_its_actors_were(tiny_llama, cluster):
+    """The last test with the cluster, which is gone behind it."""
+    llm = LLM(str(tiny_llama), **IN_RAY)
+    cluster.shutdown()
+    llm.llm_engine.shutdown()
+    assert not cluster.is_initialized(), "and begins no other"
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -68,3 +68,14 @@ def test_a_cluster_that_is_too_small_is_refused_with_the_numbers(tiny_llama, clu
 def test_without_ray_the_error_says_what_to_install(tiny_llama):
     with pytest.raises(ConfigError, match=r"pip install 'octavo\[ray\]'"):
         LLM(str(tiny_llama), distributed_executor_backend="ray", **SMALL)
+
+
+@needs_ray
+def test_a_session_that_the_program_ends_is_told_and_none_begins(tiny_llama, cluster):
+    """The last test: the cluster is gone behind it."""
+    llm = LLM(str(tiny_llama), distributed_executor_backend="ray", **SMALL)
+    cluster.shutdown()
+    with pytest.raises(EngineDeadError, match="Ray was shut down"):
+        llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    llm.llm_engine.shutdown()
+    assert not cluster.is_initialized()
