@@ -5,6 +5,7 @@ Code in a model's folder never runs: `auto_map` and Python files in it are ignor
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
     if catalog.find(model) is not None:
         return catalog.pull(model)
     tried = [
-        f"a local folder or .gguf file ({Path(model).expanduser().absolute()})",
+        f"a local folder or .gguf file ({_local_path(model).absolute()})",
         f"the catalog ({', '.join(entry.name for entry in catalog.list_models())})",
     ]
     hub_name = hub.parse_hub_name(model)
@@ -87,23 +88,29 @@ def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
 def _closest(model: str) -> str:
     """Return a hint at a name of the catalog, or at what lies beside where the model should."""
     names = [name for entry in catalog.list_models() for name in (entry.name, *entry.aliases)]
-    siblings = Path(model).expanduser().parent.glob("*")
+    parent = _local_path(model).parent
+    siblings = parent.glob("*") if os.path.isdir(parent) else ()
     beside = [str(path) for path in siblings if path.is_dir() or path.suffix.lower() == ".gguf"]
     return closest_names(model, (*names, *beside))
 
 
 def _locate_local(model: str, with_weights: bool) -> Path | None:
-    path = Path(model).expanduser()
-    if path.is_file():
+    path = _local_path(model)
+    if os.path.isfile(path):
         if path.suffix.lower() != ".gguf":
             raise UnsupportedError(f"{path} is a file but not a .gguf file; name the folder that holds config.json")
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         return _choose_local(path, None, with_weights)
     folder, separator, quantization = model.rpartition(":")
-    if separator and folder and Path(folder).expanduser().is_dir():
-        return _choose_local(Path(folder).expanduser(), quantization, with_weights)
+    if separator and folder and os.path.isdir(_local_path(folder)):
+        return _choose_local(_local_path(folder), quantization, with_weights)
     return None
+
+
+def _local_path(name: str) -> Path:
+    """Return the path that a name would be; like `os.path.isfile`, and unlike Path, for any text without an error."""
+    return Path(os.path.expanduser(name))
 
 
 def _choose_local(folder: Path, quantization: str | None, with_weights: bool) -> Path:

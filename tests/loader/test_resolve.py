@@ -116,7 +116,14 @@ def test_name_of_nothing_says_what_was_tried(elsewhere: Path) -> None:
         assert part in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["absent", "./absent", "/absent/model", "absent.gguf", "org/model.gguf", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("absent", "./absent", "/absent/model", "absent.gguf", "org/model.gguf", ""),
+        *("~nobody-of-this-name/x", "x" * 5000, "./" + "y" * 5000 + "/z", "a\0b"),
+    ],
+    ids=lambda name: repr(name)[:20],
+)
 def test_names_that_no_repository_has_do_not_ask_the_hub(name: str, elsewhere: Path) -> None:
     with pytest.raises(ModelNotFoundError) as raised:
         open_checkpoint(name, LoadConfig())
