@@ -54,10 +54,13 @@ def fetch(model: HubModel, with_weights: bool = True) -> Path:
 def _list_files(model: HubModel) -> list[str]:
     """Return the names of the repository's files as the hub tells them, or as they are cached when it does not."""
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
 
     try:
         # Not list_repo_files, which tries again for half a minute when there is no network.
         info = HfApi().model_info(model.repo_id, revision=model.revision, token=model.token)
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"the hub has no such names: {error}") from None
     # The package's network errors have no common base: they are those of requests or httpx, and its own.
     except Exception as error:
         folder = _cached_folder(model)

@@ -65,6 +65,12 @@ def test_cached_folder_is_found_without_network(offline: None, tmp_path: Path) -
     assert fetch(HubModel("org/model", cache_folder=str(tmp_path))) == snapshot
 
 
+@pytest.mark.parametrize("name", ["y" * 200 + "/z", "a--b/c", "a/b.git"])
+def test_a_name_that_the_hub_does_not_allow_is_not_found(name: str, offline: None, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="the hub has no such names"):
+        fetch(HubModel(name, cache_folder=str(tmp_path)))
+
+
 def test_cached_gguf_is_chosen_by_quantization(offline: None, tmp_path: Path) -> None:
     snapshot = write_cache(tmp_path, "org/model", {"m-Q4_0.gguf": b"", "m-Q8_0.gguf": b"", "sub/m-F16.gguf": b""})
 
