@@ -87,6 +87,20 @@ def test_misspelt_options_and_commands_name_the_closest_known(octavo, arguments,
     assert f"did you mean {closest}" in result.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        (("serve", "x", "-t", "20"), "set OCTAVO_NUM_THREADS"),  # not -tp
+        (("generate", "-p", "2"), "give the prompt without a flag"),  # not -pp
+        (("serve", "-hf", "a/b"), "ORG/MODEL:QUANT"),  # not -h f
+        (("serve", "x", "--speculative-config.method", "ngram"), "give --speculative-config a JSON object"),
+    ],
+)
+def test_flags_of_other_programs_are_never_taken_for_our_own(octavo, arguments, way_out):
+    result = octavo(*arguments)
+    assert result.status == 2 and "unrecognized arguments" in result.err and way_out in result.err
+
+
 def test_usage_errors_of_a_command_are_one_line_that_says_where_help_is(octavo):
     result = octavo("generate", "hi", "--n", "two")
     assert result.status == 2

@@ -117,11 +117,22 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             names = [argument.partition("=")[0] for argument in unknown if argument[:1] == "-"]
-            hints = [f"; {_ELSEWHERE[n]}" if n in _ELSEWHERE else closest_names(n, known) for n in names]
+            hints = dict.fromkeys(_hint(name, known) for name in names)
             self.error(f"{source}unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Allow --temp for --temperature, but not -t for -tp, which means threads elsewhere."""
+        return super()._get_option_tuples(option_string) if option_string.startswith("--") else []
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    whole, dot, _ = name.partition(".")
+    if dot and whole in known:
+        return f"; give {whole} a JSON object"
+    return f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else closest_names(name, known)
 
 
 # What users of older versions of vLLM, and of llama.cpp, look for.
@@ -132,7 +143,13 @@ _ELSEWHERE = {
     "--device": "leave it out: models run on the CPU",
     "--ctx-size": "use --max-model-len",
     "-c": "use --max-model-len",
+    "-hf": "name the model ORG/MODEL:QUANT",
+    "-m": "use --model",
+    "-n": "use --max-tokens, or --n for several answers",
     "-ngl": "leave it out: models run on the CPU",
+    "-p": "give the prompt without a flag",
+    "-t": "set OCTAVO_NUM_THREADS",
+    "--threads": "set OCTAVO_NUM_THREADS",
     "-np": "use --max-num-seqs",
     "--parallel": "use --max-num-seqs",
 }
