@@ -7,6 +7,7 @@ does what llama.cpp does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -216,7 +217,11 @@ def read_gguf_vocabulary(gguf: GGUFFile) -> GGUFVocabulary:
     _check_unique(tokens, source)
     types = _numbers(gguf, "tokenizer.ggml.token_type", len(tokens))
     scores = _numbers(gguf, "tokenizer.ggml.scores", len(tokens))
+    if not all(map(math.isfinite, types)):
+        raise CheckpointError(f"{source}: 'tokenizer.ggml.token_type' has numbers that are no types")
     charsmap = gguf.numbers("tokenizer.ggml.precompiled_charsmap")
+    if charsmap is not None and charsmap.dtype.kind not in "iu":
+        raise CheckpointError(f"{source}: 'tokenizer.ggml.precompiled_charsmap' must be bytes, got {charsmap.dtype}")
     return GGUFVocabulary(
         model=gguf.require("tokenizer.ggml.model", str),
         pre=gguf.get("tokenizer.ggml.pre", str) or "",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from octavo.config.configs import LoadConfig
-from octavo.errors import InvalidRequestError, ModelNotFoundError, UnsupportedError
+from octavo.errors import InvalidRequestError, ModelNotFoundError, RequestFailedError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.resolve import open_checkpoint
@@ -111,7 +111,10 @@ class Tokenizer:
         return Encoding(input_ids=batch, attention_mask=[[1] * len(ids) for ids in batch])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text; special tokens written in it count as such."""
+        """Return the ids of a text; special tokens written in it count as such.
+
+        Raises InvalidRequestError for what is no text, RequestFailedError where the tokenizer's tables are damaged.
+        """
         if not isinstance(text, str):
             raise InvalidRequestError(f"text to tokenize must be a string, got {type(text).__name__}", "prompt")
         try:
@@ -120,6 +123,10 @@ class Tokenizer:
             raise InvalidRequestError(
                 "the prompt's text is not valid Unicode: it has a lone surrogate", "prompt"
             ) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust: no Exception, and of no module
+                raise
+            raise RequestFailedError(f"{self.name_or_path}: the tokenizer's tables are damaged: {error}") from None
         return ids
 
     def decode(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import struct
 
 import gguf
 import pytest
 
-from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
+from octavo.errors import CheckpointError, InvalidRequestError, RequestFailedError, UnsupportedError
 from octavo.loader.gguf_file import GGUFFile
 from octavo.tokenizers.gguf_vocab import (
     GGUFVocabulary,
@@ -153,6 +154,8 @@ def write_gguf(path, tokens, **extra):
         writer.add_uint32(f"tokenizer.ggml.{role}_token_id", token_id)
     writer.add_add_bos_token(True)
     writer.add_chat_template([{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}])
+    if "charsmap" in extra:
+        writer.add_array("tokenizer.ggml.precompiled_charsmap", extra["charsmap"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -178,6 +181,19 @@ def test_too_few_token_types_are_an_error(tmp_path):
     file = write_gguf(tmp_path / "m.gguf", byte_level_vocabulary().tokens, types=[NORMAL] * 5)
     with pytest.raises(CheckpointError, match=r"token_type.*263.*got 5"):
         read_gguf_vocabulary(file)
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        ({"types": [float("nan")] * 263}, "no types"),
+        ({"types": [float("inf")] * 263}, "no types"),
+        ({"charsmap": [0.5, 1.5]}, "must be bytes, got float"),
+    ],
+)
+def test_numbers_of_another_kind_are_an_error(extra, problem, tmp_path):
+    with pytest.raises(CheckpointError, match=problem):
+        read_gguf_vocabulary(write_gguf(tmp_path / "m.gguf", byte_level_vocabulary().tokens, **extra))
 
 
 def test_special_id_outside_the_vocabulary_is_ignored(tmp_path):
@@ -250,3 +266,9 @@ def test_an_encoder_vocabulary_without_its_special_tokens_is_refused():
 def test_a_normalisation_that_is_none_is_refused():
     with pytest.raises(CheckpointError, match="precompiled_charsmap is unusable"):
         unigram_tokenizer(charsmap=b"xx")
+
+
+def test_a_normalisation_whose_table_is_damaged_fails_the_text_that_comes_to_it():
+    points_outside = struct.pack("<II", 4, 2**31 - 1)  # the table's size in bytes, and its one entry
+    with pytest.raises(RequestFailedError, match="tables are damaged"):
+        unigram_tokenizer(charsmap=points_outside).encode("a")
