@@ -147,15 +147,19 @@ class HostedReplica(threading.Thread):
     def _connect(self) -> socket.socket:
         """Return a connection to the front end, which need not be there yet."""
         deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+        is_told = False
         while True:
             try:
                 connection = socket.create_connection(self._where, timeout=5.0)
                 self._greet(connection)
                 return connection
             except (OSError, EOFError, msgspec.MsgspecError) as error:
+                host, port = self._where
                 if self._is_stopping or time.monotonic() > deadline:
-                    host, port = self._where
                     raise EngineDeadError(f"no front end of these replicas at {host}:{port}: {error}") from error
+                if not is_told:
+                    is_told = True
+                    logger.info("replica %d waits for a front end at %s:%d (%s)", self._rank, host, port, error)
             time.sleep(_RETRY_S)
 
     def _greet(self, connection: socket.socket) -> None:

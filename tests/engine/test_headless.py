@@ -266,7 +266,7 @@ def test_a_network_that_is_gone_is_the_end_of_a_connection():
     assert reader.read() == [] and reader.is_ended
 
 
-def test_a_host_waits_when_something_else_answers_at_its_front_ends_port(port):
+def test_a_host_waits_when_something_else_answers_at_its_front_ends_port_and_says_so_once(port, caplog):
     where = {"data_parallel_address": "127.0.0.1", "data_parallel_rpc_port": port, "data_parallel_start_rank": 1}
     args = EngineArgs(data_parallel_size=2, data_parallel_size_local=1, **where)
     replica = HostedReplica(args, 1, "", {}, zmq.Context.instance(), "", SimpleQueue())
@@ -278,3 +278,4 @@ def test_a_host_waits_when_something_else_answers_at_its_front_ends_port(port):
             connection.close()
     replica.stop()
     assert not replica.is_alive()
+    assert caplog.text.count(f"replica 1 waits for a front end at 127.0.0.1:{port}") == 1
