@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import socket
@@ -270,7 +271,7 @@ def test_a_host_waits_when_something_else_answers_at_its_front_ends_port_and_say
     where = {"data_parallel_address": "127.0.0.1", "data_parallel_rpc_port": port, "data_parallel_start_rank": 1}
     args = EngineArgs(data_parallel_size=2, data_parallel_size_local=1, **where)
     replica = HostedReplica(args, 1, "", {}, zmq.Context.instance(), "", SimpleQueue())
-    with socket.create_server(("127.0.0.1", port)) as other:
+    with socket.create_server(("127.0.0.1", port)) as other, caplog.at_level(logging.INFO, "octavo"):
         replica.start()
         for _ in range(2):  # it comes again
             connection, _ = other.accept()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -381,7 +382,8 @@ def test_a_model_that_cannot_generate_is_told_as_a_pooling_model(bert: Path) -> 
 
 
 def test_a_start_without_a_cache_speaks_of_none(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
-    LLM(str(bert))
+    with caplog.at_level(logging.INFO, "octavo"):
+        LLM(str(bert))
     assert "no KV cache" in caplog.text
     assert "KV cache: up to" not in caplog.text
 

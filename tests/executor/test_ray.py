@@ -48,7 +48,7 @@ def test_a_dead_actor_is_noticed_and_named(tiny_llama, cluster):
     options = {"tensor_parallel_size": 2, "worker_extension_cls": extension, **SMALL}
     llm = LLM(str(tiny_llama), distributed_executor_backend="ray", **options)
     os.kill(llm.collective_rpc("process_id")[1], signal.SIGKILL)
-    with pytest.raises(EngineDeadError, match="rank 1 is gone"):
+    with pytest.raises(EngineDeadError, match=r"rank 1 (is gone|of 2 .* has ended)"):
         llm.generate(PROMPTS, PARAMS, use_tqdm=False)
 
 

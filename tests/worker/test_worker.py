@@ -22,6 +22,7 @@ def budget(monkeypatch, activation_bytes: int = 100, num_replicas: int = 1, num_
     config = replace(config, parallel=replace(config.parallel, data_parallel_size_local=num_replicas))
     worker = Worker(config, checkpoint=None, place=WorkerPlace(local_size=num_workers))
     monkeypatch.setattr(worker, "_profile", lambda: activation_bytes)
+    monkeypatch.setattr(worker, "get_kv_cache_specs", lambda: {"layer": None})
     return worker.determine_available_memory()
 
 
