@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from octavo.errors import ConfigError
+from octavo.utils.private_directory import PrivateDirectory
 
 _MEMORY_FOLDER = "/dev/shm"
 
 
-class Rendezvous:
-    """The parent's side: gives the workers an address. address: for `WorkerPlace`"""
+class Rendezvous(PrivateDirectory):
+    """The parent's side: gives the workers an address. address: for `WorkerPlace`
+
+    Once all workers have connected, it can go: nothing is left whatever happens later.
+    """
 
     def __init__(self) -> None:
-        folder = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
-        self._directory = Path(tempfile.mkdtemp(prefix="octavo-", dir=folder))
-        self.address = f"shm:{self._directory}"
-
-    def close(self) -> None:
-        """Remove the directory: once all workers have connected, nothing is left whatever happens later; idempotent."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        super().__init__(_MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else tempfile.gettempdir())
+        self.address = f"shm:{self.path}"
 
 
 def shared_directory(address: str) -> Path:

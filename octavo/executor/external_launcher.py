@@ -49,7 +49,7 @@ class ExternalLauncherExecutor(UniProcExecutor):
             self._others.gather("started", None)
         finally:
             if rendezvous is not None:
-                rendezvous.close()
+                rendezvous.remove()
 
     def get_kv_cache_specs(self) -> list[Mapping[str, KVCacheSpec]]:
         """Return the layers of all ranks, so that all of them make the same plan."""

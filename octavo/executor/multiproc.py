@@ -139,7 +139,7 @@ class LocalWorkers:
         if hasattr(self, "_writer"):
             self._writer.close()
         if self._rendezvous is not None:
-            self._rendezvous.close()
+            self._rendezvous.remove()
         self._children = []
 
 

@@ -145,4 +145,4 @@ class RayWorkers:
         self._is_closed = True
         self._cluster.close()
         if self._rendezvous is not None:
-            self._rendezvous.close()
+            self._rendezvous.remove()

@@ -195,7 +195,7 @@ def wait_until_started(workers: RemoteWorkers, rendezvous: Rendezvous | None) ->
         if isinstance(reply, ErrorReply):
             raise error_from_data(reply.error)
     if rendezvous is not None:
-        rendezvous.close()
+        rendezvous.remove()
 
 
 def take_reply(replies: Sequence[deque[Answer]], rank: int) -> tuple[int, Answer] | None:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(native_facts() is None, reason="needs the native
 def meeting() -> Iterator[Rendezvous]:
     rendezvous = Rendezvous()
     yield rendezvous
-    rendezvous.close()
+    rendezvous.remove()
 
 
 def on_ranks(meeting: Rendezvous, size: int, work: Callable[[Group], Any], timeout_s: float = 10.0, pp: bool = False):
@@ -163,7 +163,7 @@ def test_a_meeting_place_may_go_once_all_have_met(meeting: Rendezvous) -> None:
     def work(group: Group) -> None:
         group.barrier()
         if group.rank == 0:
-            meeting.close()
+            meeting.remove()
         group.barrier()
 
     on_ranks(meeting, 2, work)

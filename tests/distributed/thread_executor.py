@@ -40,7 +40,7 @@ class ThreadExecutor(Executor):
             for rank, thread in enumerate(self._threads)
         ]
         self.workers = [start.result() for start in starts]
-        self.rendezvous.close()
+        self.rendezvous.remove()
 
     def collective_rpc(
         self,
@@ -85,7 +85,7 @@ class ThreadExecutor(Executor):
         for thread, worker in zip(self._threads, self.workers, strict=True):
             thread.submit(worker.shutdown)
             thread.shutdown()
-        self.rendezvous.close()
+        self.rendezvous.remove()
 
 
 def _finish(worker: Any, step: SchedulerOutput | None, grammar: GrammarOutput | None) -> ModelRunnerOutput:

@@ -79,7 +79,7 @@ def parallel_logits(model: PreTrainedModel, tp_size: int, pp_size: int) -> list[
         with ThreadPoolExecutor(place.world_size) as pool:
             return list(pool.map(run, range(place.world_size)))[place.output_rank :]
     finally:
-        meeting.close()
+        meeting.remove()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

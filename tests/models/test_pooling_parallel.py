@@ -67,7 +67,7 @@ def over_ranks(model: PreTrainedModel, tp_size: int, pp_size: int, uses_tape: bo
         with ThreadPoolExecutor(place.world_size) as pool:
             return list(pool.map(run, range(place.world_size)))[place.output_rank :]
     finally:
-        meeting.close()
+        meeting.remove()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -158,4 +158,4 @@ def test_decoders_with_heads_give_the_bits_of_one_process(name: str) -> None:
             for values in pool.map(run, range(2)):
                 np.testing.assert_array_equal(values, expected)
     finally:
-        meeting.close()
+        meeting.remove()
