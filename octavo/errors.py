@@ -2,6 +2,7 @@
 
 OctavoError
 ├── InvalidRequestError (ValueError)     one request is wrong; nothing else is affected
+│   └── UnknownParameterError (TypeError)  it has a parameter that there is not, as Python's own TypeError says it
 ├── ConfigError (ValueError)             the engine cannot start with these options on this machine
 ├── ModelNotFoundError (FileNotFoundError)  a model name or path resolves to nothing
 ├── CheckpointError (ValueError)         a model's files are missing, corrupt or contradict each other
@@ -26,6 +27,10 @@ class InvalidRequestError(OctavoError, ValueError):
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
+
+
+class UnknownParameterError(InvalidRequestError, TypeError):
+    """A parameter has a name that is not known, or none. Also a TypeError, which Python's own classes raise then."""
 
 
 class ConfigError(OctavoError, ValueError):

@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.errors import UnsupportedError
 from octavo.types import sampling_checks as checks
+from octavo.types.parameter_names import NamedParameters
 from octavo.types.sampling_params import RequestOutputKind, SamplingParams
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
@@ -19,7 +20,12 @@ POOLING_TASKS: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "t
 
 
 class PoolingParams(
-    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=NamedParameters,
+    kw_only=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """What to make of a prompt's hidden states. Raises InvalidRequestError, with `parameter` set.
 

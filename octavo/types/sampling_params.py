@@ -16,6 +16,7 @@ import msgspec
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.log import get_logger
 from octavo.types import sampling_checks as checks
+from octavo.types.parameter_names import NamedParameters
 from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.structured_params import StructuredOutputsParams
 
@@ -75,7 +76,12 @@ class RepetitionDetectionParams(msgspec.Struct, kw_only=True, omit_defaults=True
 
 
 class SamplingParams(
-    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=NamedParameters,
+    kw_only=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """How to generate. Raises InvalidRequestError, with `parameter` set, for a value out of range.
 
@@ -146,10 +152,10 @@ class SamplingParams(
     # -- construction ----------------------------------------------------------------------------------------------
 
     @staticmethod
-    def from_optional(**fields: object) -> SamplingParams:
+    def from_optional(**fields: Any) -> SamplingParams:
         """Build from fields of which any may be None for "not given"; max_tokens=None keeps its meaning (no limit)."""
         kept = {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
-        return _build(kept)
+        return SamplingParams(**kept)
 
     @staticmethod
     def from_defaults(default_params: Mapping[str, object], overrides: Mapping[str, object]) -> SamplingParams:
@@ -157,12 +163,12 @@ class SamplingParams(
 
         An override of None means "not given". Raises InvalidRequestError for an unknown name in overrides.
         """
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         for name, value in default_params.items():
             if value is not None:
                 fields["max_tokens" if name == "max_new_tokens" else name] = value
         fields.update({name: value for name, value in overrides.items() if value is not None})
-        return _build(fields)
+        return SamplingParams(**fields)
 
     def clone(self) -> SamplingParams:
         """Return a deep copy (self when skip_clone is set)."""
@@ -325,7 +331,9 @@ class SamplingParams(
         self.structured_outputs = _as_struct("structured_outputs", self.structured_outputs, StructuredOutputsParams)
 
 
-class BeamSearchParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class BeamSearchParams(
+    msgspec.Struct, metaclass=NamedParameters, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """How to run a beam search; see SamplingParams for the fields that both have."""
 
     beam_width: int
@@ -357,15 +365,6 @@ _BOOL_FIELDS = (
     "skip_clone",
 )
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
-_PUBLIC_FIELDS = frozenset(name for name in _DEFAULTS if not name.startswith("_"))
-
-
-def _build(fields: dict[str, Any]) -> SamplingParams:
-    unknown = sorted(fields.keys() - _PUBLIC_FIELDS)
-    if unknown:
-        message = f"unknown sampling parameters {', '.join(unknown)}; known: {', '.join(sorted(_PUBLIC_FIELDS))}"
-        raise InvalidRequestError(message, parameter=unknown[0])
-    return SamplingParams(**fields)
 
 
 def _as_struct(name: str, value: Any, kind: Any) -> Any:

@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.errors import InvalidRequestError
 from octavo.types import sampling_checks as checks
+from octavo.types.parameter_names import NamedParameters
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 MAX_JSON_NESTING = 64
@@ -18,7 +19,12 @@ MAX_REGEX_BYTES = 2**16
 
 
 class StructuredOutputsParams(
-    msgspec.Struct, kw_only=True, omit_defaults=True, repr_omit_defaults=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=NamedParameters,
+    kw_only=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """Exactly one constraint, and options. Raises InvalidRequestError for none, several, or a malformed one.
 

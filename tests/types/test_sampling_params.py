@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import (
     UNSUPPORTED_FIELDS,
     BeamSearchParams,
@@ -160,6 +161,32 @@ def test_unknown_arguments_are_named() -> None:
         SamplingParams.from_optional(temprature=1.0)
     with pytest.raises(InvalidRequestError, match="temprature"):
         SamplingParams.from_defaults({}, {"temprature": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "way_out"),
+    [
+        (SamplingParams, "guided_decoding", "use structured_outputs=StructuredOutputsParams"),
+        (SamplingParams, "best_of", "use n$"),
+        (SamplingParams, "use_beam_search", "LLM.beam_search"),
+        (SamplingParams, "logits_processors", "LLM\\(…, logits_processors"),
+        (SamplingParams, "truncate_prompt_tokens", "tokenization_kwargs"),
+        (SamplingParams, "max_new_tokens", "use max_tokens"),
+        (SamplingParams, "presence_penality", "did you mean presence_penalty"),
+        (BeamSearchParams, "width", "did you mean beam_width"),
+        (PoolingParams, "normalize", "use use_activation"),
+        (StructuredOutputsParams, "backend", "structured_outputs_config"),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_refused_with_what_stands_in_its_place(kind, name, way_out) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{kind.__name__} has no parameter '{name}'; .*{way_out}") as caught:
+        kind(**{name: 1})
+    assert caught.value.parameter == name and isinstance(caught.value, TypeError)
+
+
+def test_parameters_without_names_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"by name, such as n=…, got \(0.8,\)"):
+        SamplingParams(0.8)
 
 
 def test_numpy_numbers_are_accepted_and_become_python_ones() -> None:
