@@ -46,9 +46,9 @@ def enable_multiprocessing() -> bool:
 
 
 def api_keys() -> list[str]:
-    """Return OCTAVO_API_KEY as a list of one, or an empty list: the key that requests to a server must carry."""
+    """Return OCTAVO_API_KEY as a list of one: the key that requests to a server must carry; [] if it is not set."""
     key = os.environ.get("OCTAVO_API_KEY")
-    return [key] if key else []
+    return [] if key is None else [key]
 
 
 def otlp_traces_protocol() -> str:

@@ -206,12 +206,20 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded():
         (("--served-model-name", ""), "served_model_name must not be empty"),
         (("--lora-modules", "a=/no/such/adapter"), "--enable-lora"),
         (("--enable-lora", "--lora-modules", "a=/no/such/adapter"), "no LoRA adapter at /no/such/adapter"),
+        (("--api-key", ""), "api_key (OCTAVO_API_KEY) is empty"),
+        (("--api-key", " padded"), "no request could carry it"),
         (("--api-key", "first", "my-model"), "no model is named, unless --api-key took its name"),
     ],
 )
 def test_flags_of_unbuilt_capabilities_are_refused_with_a_reason(flags: tuple[str, ...], word: str):
     code, output = outcome("serve", *flags)
     assert code == 2 and word in output and "Traceback" not in output
+
+
+def test_a_variable_for_the_key_that_is_empty_opens_no_server(monkeypatch):
+    monkeypatch.setenv("OCTAVO_API_KEY", "")
+    code, output = outcome("serve", "no-such-model")
+    assert code == 2 and "unset the variable" in output
 
 
 def test_neutral_values_of_vllms_flags_are_accepted(start, tiny_folder: Path):

@@ -175,7 +175,7 @@ def _extra_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def _headers(texts: Sequence[str]) -> dict[str, str]:
     keys = envs.api_keys()
-    own = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+    own = {"Authorization": f"Bearer {keys[0]}"} if any(keys) else {}
     return own | dict(_pair(text, "--header") for text in texts)
 
 

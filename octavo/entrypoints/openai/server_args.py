@@ -95,6 +95,11 @@ class ServerArgs:
         for name in _AT_LEAST_ZERO:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if any(not key or key != key.strip() for key in self.api_key):  # "" would be no key to the operator's surprise
+            raise ConfigError(
+                "api_key (OCTAVO_API_KEY) is empty or has space around it, so that no request could carry it; for a "
+                "server without keys leave it out, or unset the variable"
+            )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile) and not self.ssl_certfile:
