@@ -50,10 +50,12 @@ def reasoning_markers(
 
 
 def default_reasoning(config: OctavoConfig, tokenizer: Tokenizer | None) -> ReasoningFormat | None:
-    """Return how an engine's model marks its reasoning: as the option or else its template says.
+    """Return how an engine's model marks its reasoning: as the option or else its template says; None if it pools.
 
     Raises ConfigError or UnsupportedError for a format that nobody knows.
     """
+    if config.model.pooling is not None:
+        return None
     template = tokenizer.chat_templates.get("default") if tokenizer is not None else None
     return resolve_reasoning_parser(config.structured_outputs.reasoning_parser or AUTO, template)
 

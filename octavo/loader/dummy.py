@@ -22,6 +22,7 @@ class DummyWeights:
     """
 
     def __init__(self, seed: int = 0, tied: bool = False) -> None:
+        self.where = "random weights"
         self._seed = seed
         self._tied = tied
 

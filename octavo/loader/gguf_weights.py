@@ -34,6 +34,7 @@ class GGUFWeights:
 
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
+        self.where = str(file.path)
         num_query_heads, num_key_heads = attention_heads(file)
         heads = {Change.QUERY_ROWS: num_query_heads, Change.KEY_ROWS: num_key_heads}
         self._tensors: dict[str, GGUFTensor] = {}

@@ -42,6 +42,7 @@ class SafetensorsWeights:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.where = str(folder)
         self._tensors = read_folder(folder)
         self._used: set[str] = set()
         self._pages = PageRelease()

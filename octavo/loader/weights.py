@@ -37,6 +37,10 @@ class WeightSource(Protocol):
     the +1 in Gemma's norms, fused or transposed layouts), so models see one convention only.
     """
 
+    @property
+    def where(self) -> str:
+        """Return the file or folder, for errors."""
+
     def has(self, name: str) -> bool: ...
 
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:

@@ -94,8 +94,8 @@ def check_unused(
     if unused:
         listed = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if len(unused) > 5 else "")
         raise CheckpointError(
-            f"the checkpoint holds tensors that {architecture} with this config does not use: {listed}; "
-            "the config and the weights are not of the same model"
+            f"{weights.where}: the checkpoint holds tensors that {architecture} with this config does not use: "
+            f"{listed}; the config and the weights are not of the same model"
         )
 
 
@@ -128,7 +128,7 @@ class DecoderLoading:
             head = next((head for head in self.names.lm_heads if source.has(f"{head}.weight")), None)
             if head is None:
                 raise CheckpointError(
-                    f"the config says tie_word_embeddings=false, but the checkpoint has no "
+                    f"{source.where}: the config says tie_word_embeddings=false, but the checkpoint has no "
                     f"{self.names.lm_heads[0]}.weight; set tie_word_embeddings to true if the model is tied"
                 )
             return table, self._table(head) if self.share.is_last else None

@@ -146,8 +146,8 @@ def _embedding(loading: DecoderLoading, model: Decoder) -> Embedding:
     assert isinstance(model.embedding, Embedding), "one worker has the whole model"
     if config.hidden_size != model.facts.hidden_size:
         raise CheckpointError(
-            f"the EAGLE-3 network has no embed_tokens.weight, and its hidden_size {config.hidden_size} is not that of "
-            f"the model, {model.facts.hidden_size}, whose embeddings it would read"
+            f"{loading.parameters.source.where}: the EAGLE-3 network has no embed_tokens.weight, and its hidden_size "
+            f"{config.hidden_size} is not that of the model, {model.facts.hidden_size}, whose embeddings it would read"
         )
     return model.embedding
 

@@ -223,11 +223,11 @@ def _require(config: HFConfig) -> _Architecture:
     if found is None:
         decoders = sorted(name.removesuffix("ForCausalLM") for name in ARCHITECTURES)
         raise UnsupportedError(
-            f"architecture {', '.join(map(str, names)) or 'none'} is not supported for pooling; supported: "
-            f"{', '.join([*sorted(ENCODERS), *decoders])} followed by {', '.join(_SUFFIXES)}"
+            f"{config.source}: architecture {', '.join(map(str, names)) or 'none'} is not supported for pooling; "
+            f"supported: {', '.join([*sorted(ENCODERS), *decoders])} followed by {', '.join(_SUFFIXES)}"
         )
     if found.family is not None and found.kind not in ("embed", *found.family.heads(config)):
-        raise UnsupportedError(f"architecture {names[0]} is not supported: its head is not built")
+        raise UnsupportedError(f"{config.source}: architecture {names[0]} is not supported: its head is not built")
     return found
 
 

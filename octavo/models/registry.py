@@ -102,5 +102,6 @@ def _architecture(config: HFConfig) -> Architecture:
         if isinstance(name, str) and name in ARCHITECTURES:
             return ARCHITECTURES[name]
     raise UnsupportedError(
-        f"architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+        f"{config.source}: architecture {', '.join(map(str, names))} is not supported; supported: "
+        f"{', '.join(sorted(ARCHITECTURES))}"
     )

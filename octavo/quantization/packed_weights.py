@@ -25,6 +25,7 @@ class PackedWeights:
 
     def __init__(self, tensors: SafetensorsWeights, layout: Layout) -> None:
         self._tensors = tensors
+        self.where = tensors.where
         self._layout = layout
         # The scale tells a quantised module apart even where its codes are called `weight`.
         self._mark = next(suffix for suffix in layout.suffixes if "scale" in suffix)

@@ -28,6 +28,7 @@ class ConvertedWeights:
     def __init__(self, source: WeightSource, convert: Convert) -> None:
         self._convert = convert
         self._source = source
+        self.where = source.where
         self.has = source.has
         self.unused = source.unused
 

@@ -111,6 +111,7 @@ class ArrayWeights:
 
     tensors: Mapping[str, NDArray[np.float32]]
     used: set[str] = field(default_factory=set)
+    where: str = "arrays"
 
     def has(self, name: str) -> bool:
         return name in self.tensors

@@ -83,7 +83,7 @@ def test_an_untied_file_without_lm_head_is_refused_with_the_way_out() -> None:
     model = tiny(tied=False)
     tensors = tensors_of(model)
     del tensors["lm_head.weight"]
-    with pytest.raises(CheckpointError, match=r"no lm_head\.weight; set tie_word_embeddings to true"):
+    with pytest.raises(CheckpointError, match=r"^arrays: .* no lm_head\.weight; set tie_word_embeddings to true"):
         logits_of(hf_config(model), tensors)
 
 
@@ -111,7 +111,7 @@ def test_tensors_without_a_place_are_refused_by_name() -> None:
     model = random_model(LlamaConfig(**TINY, attention_bias=True))
     config = hf_config(model)
     config.values["attention_bias"] = False
-    with pytest.raises(CheckpointError, match=r"does not use: model\.layers\.0\.self_attn\.k_proj\.bias, .* more"):
+    with pytest.raises(CheckpointError, match=r"^arrays: .* does not use: model\.layers\.0\.self_attn\.k_proj\.bias, .* more"):
         logits_of(config, tensors_of(model))
 
 

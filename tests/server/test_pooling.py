@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo import LLM
 from octavo.entrypoints.openai.batch import run_batch
+from octavo.parsing import registry
 from tests.server.conftest import Engine, Server
 from tests.tiny_encoders import write_bert, write_cross_encoder
 
@@ -41,6 +44,16 @@ def embeddings(server: Server, **fields: Any) -> np.ndarray:
     reply = server.post("/v1/embeddings", **fields)
     assert reply.status == 200, reply.body
     return np.array([item["embedding"] for item in reply.json["data"]], np.float32)
+
+
+def test_nothing_is_said_of_parsers_for_what_generates_nothing(
+    embedding_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry._log_choice.cache_clear()
+    with caplog.at_level(logging.INFO, "octavo"):
+        LLM(embedding_engine.llm.model_config.model)
+        embedding_engine.serve()
+    assert "vocabulary of" in caplog.text and "parser" not in caplog.text
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------

@@ -141,6 +141,8 @@ class ServerState:
 
     def _answer_formats(self) -> AnswerFormats:
         """Decide how calls and reasoning are recognised; raises ConfigError for names that nobody knows."""
+        if self.engine.model_config.pooling is not None:
+            return AnswerFormats()
         templates = self.tokenizer.chat_templates if self.tokenizer is not None else {}
         default = self.chat_template or templates.get("default")
         return choose_formats(
