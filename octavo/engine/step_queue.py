@@ -23,6 +23,7 @@ class StepQueue:
         self._executor = executor
         self._steps: deque[tuple[SchedulerOutput, PendingOutput]] = deque()
         # what a failed step was to tell the workers: told again with the next one
+        self._num_in_doubt = 0  # of the oldest steps: started before it was known that one before them failed
         self._unsent_finished: list[str] = []
         self._unsent_preempted: list[str] = []
 
@@ -59,11 +60,15 @@ class StepQueue:
     def finish_oldest(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
         """Wait for the oldest step, and return it with its output. Raises EngineDeadError."""
         step, pending = self._steps.popleft()
+        is_in_doubt, self._num_in_doubt = self._num_in_doubt > 0, max(self._num_in_doubt - 1, 0)
         try:
             output = pending.result()
         except EngineDeadError:
             raise
         except Exception as error:
+            if is_in_doubt:  # as was to be expected: it tells nothing new
+                return step, self._failed(step, error_as_data(error).text)
+            self._num_in_doubt = len(self._steps)
             return step, self._failed_with(step, error)
         except BaseException:
             self._steps.appendleft((step, Done(self._failed(step, "interrupted"))))

@@ -50,11 +50,16 @@ class StartWorker(msgspec.Struct):
 
 
 class RunStep(msgspec.Struct, array_like=True, tag=1):
-    """Compute a step. samples: sample too, without grammars; else a Sample of the same number follows."""
+    """Compute a step.
+
+    samples: sample too, without grammars; else a Sample of the same number follows
+    is_ahead: another was under way when this was made, so that whatever that one does is unknown to it
+    """
 
     number: int
     step: SchedulerOutput
     samples: bool
+    is_ahead: bool = False
 
 
 class Sample(msgspec.Struct, array_like=True, tag=2):

@@ -70,7 +70,7 @@ class RemoteExecutor(Executor):
     def execute_model(self, step: SchedulerOutput) -> PendingOutput:
         samples = not step.structured_request_ids
         self._number += 1
-        self._send(encode(RunStep(self._number, step, samples)))
+        self._send(encode(RunStep(self._number, step, samples, is_ahead=len(self._in_flight) > 0)))
         self._in_flight[self._number] = None
         return _PendingStep(self, self._number, samples)
 

@@ -29,6 +29,7 @@ class WorkerServer:
         self._gives_output = start.place.gives_output
         self._rank = start.place.rank
         self._forward: ModelRunnerOutput | Exception | None = None  # what the last step's forward brought
+        self._has_failed = False  # the last step has, or one that it was made ahead of
         self._worker = start_worker(start.config, start.checkpoint.open(start.config.load), start.place)
 
     def handle(self, data: bytes) -> bytes | None:
@@ -46,6 +47,7 @@ class WorkerServer:
         self._worker.shutdown()
 
     def _run_forward(self, command: wire.RunStep) -> None:
+        self._has_failed = self._has_failed and command.is_ahead
         try:
             self._forward = self._worker.execute_model(command.step)
         except Exception as error:
@@ -59,8 +61,10 @@ class WorkerServer:
                 raise forward
             output = forward if forward is not None else self._worker.sample_tokens(grammar)
         except Exception as error:  # whatever it is, the executor gets it
-            if not isinstance(error, PeerLostError):
+            # what was made ahead of a failed step finds not what it expects, and its result is dropped
+            if not isinstance(error, PeerLostError) and not self._has_failed:
                 logger.exception("step %d failed at rank %d", command.number, self._rank)
+            self._has_failed = True
             return wire.encode(wire.ErrorReply(command.number, error_as_data(error)))
         return wire.encode(wire.StepReply(command.number, output)) if self._gives_output else None
 

@@ -84,6 +84,16 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(tiny_llama, start_llm
     assert generate(llm, [([5, 6], params)]) == generate(LLM(str(tiny_llama), **SMALL), [([5, 6], params)])
 
 
+def test_steps_made_ahead_of_one_that_fails_tell_of_no_errors_of_their_own(tiny_llama, start_llm, capfd, caplog):
+    llm = start_llm(tiny_llama, worker_cls="tests.executor.extensions.FailingStep", async_scheduling=True)
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    outputs = llm.generate([[5, 6], [7, 8, 9]], params, use_tqdm=False)
+    assert "error" in [output.outputs[0].finish_reason for output in outputs]
+    written = capfd.readouterr().err + caplog.text
+    assert "the third step" in written and "KeyError" not in written
+    assert written.count("failed at rank 0") == 1
+
+
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
