@@ -111,7 +111,9 @@ def test_tensors_without_a_place_are_refused_by_name() -> None:
     model = random_model(LlamaConfig(**TINY, attention_bias=True))
     config = hf_config(model)
     config.values["attention_bias"] = False
-    with pytest.raises(CheckpointError, match=r"^arrays: .* does not use: model\.layers\.0\.self_attn\.k_proj\.bias, .* more"):
+    with pytest.raises(
+        CheckpointError, match=r"^arrays: .* not use: model\.layers\.0\.self_attn\.k_proj\.bias, .* more"
+    ):
         logits_of(config, tensors_of(model))
 
 
