@@ -40,13 +40,19 @@ class Extension:
 class FailingStep(Worker):
     """Its third step fails."""
 
-    num_steps = 0
+    failing, num_steps = 3, 0
 
     def execute_model(self, step):
         self.num_steps += 1
-        if self.num_steps == 3:
+        if self.num_steps == self.failing:
             raise ValueError("the third step")
         return super().execute_model(step)
+
+
+class FailingFirstStep(FailingStep):
+    """The one that brings the requests fails, so that the next finds none of them."""
+
+    failing = 1
 
 
 class StopsItself(Worker):

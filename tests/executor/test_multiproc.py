@@ -85,7 +85,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(tiny_llama, start_llm
 
 
 def test_steps_made_ahead_of_one_that_fails_tell_of_no_errors_of_their_own(tiny_llama, start_llm, capfd, caplog):
-    llm = start_llm(tiny_llama, worker_cls="tests.executor.extensions.FailingStep", async_scheduling=True)
+    llm = start_llm(tiny_llama, worker_cls="tests.executor.extensions.FailingFirstStep", async_scheduling=True)
     params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     outputs = llm.generate([[5, 6], [7, 8, 9]], params, use_tqdm=False)
     assert "error" in [output.outputs[0].finish_reason for output in outputs]
