@@ -111,6 +111,19 @@ def test_a_missing_file_is_told_before_a_model_is_loaded(tmp_path: Path, capsys:
     assert "No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run-batch", "-i", "https://h/a.jsonl", "-o", "-"),
+        ("run-batch", "-i", "-", "-o", "s3://h/a"),
+        ("generate", "-f", "http://h/a"),
+    ],
+)
+def test_urls_are_no_files_and_the_error_says_how_they_are_read(arguments, capsys: pytest.CaptureFixture[str]):
+    assert main([*arguments, "--model", "no-such-model"]) == 2
+    assert 'is a URL, not a file; name "-" and use a pipe' in capsys.readouterr().err
+
+
 def test_requests_and_earlier_results_are_never_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text("{}\n")

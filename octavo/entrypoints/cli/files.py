@@ -9,6 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from octavo.errors import InvalidRequestError
+
+
+def refuse_urls(*names: str | None) -> None:
+    """Raise InvalidRequestError for what is a URL and no file."""
+    for name in names:
+        if name is not None and "://" in name:
+            raise InvalidRequestError(f'{name} is a URL, not a file; name "-" and use a pipe: to or from `curl URL`')
+
 
 def is_same_file(prompts: str | None, results: str | None) -> bool:
     """Say whether results would be written over the prompts."""

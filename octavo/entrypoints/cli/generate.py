@@ -18,7 +18,7 @@ from octavo.entrypoints.cli.arguments import (
     add_sampling_arguments,
     given_sampling_options,
 )
-from octavo.entrypoints.cli.files import is_same_file, open_results, start_afresh
+from octavo.entrypoints.cli.files import is_same_file, open_results, refuse_urls, start_afresh
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
+    refuse_urls(args.file, args.jsonl)
     if args.prompts and args.file is not None:
         raise InvalidRequestError("give prompts as arguments or with --file, not both")
     if args.text and args.jsonl is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from octavo.config.engine_args import EngineArgs
 from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, given_options
-from octavo.entrypoints.cli.files import is_same_file, open_results, start_afresh
+from octavo.entrypoints.cli.files import is_same_file, open_results, refuse_urls, start_afresh
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import InvalidRequestError
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from octavo.entrypoints.openai.launch import check_parsers, read_chat_template
 
     given = vars(args)
+    refuse_urls(args.input_file, args.output_file)
     engine_args = EngineArgs.from_kwargs(**given_options(given, EngineArgs))
     # every line may wait: the file is the queue
     server_args = ServerArgs.from_kwargs(**given_options(given, ServerArgs, _OTHERS), max_num_queued_reqs=0)
