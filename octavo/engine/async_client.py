@@ -47,7 +47,7 @@ class AsyncCoreClient(Protocol):
         """End requests; unknown ids are ignored."""
 
     def load_vocabulary(self, packed: bytes) -> None:
-        """Give the core the tokens' bytes, before the first request with a grammar; what follows is sent after it."""
+        """Give the cores the tokens' bytes; what follows is sent after it. Needs no event loop."""
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a service of all cores, also those that are being replaced; return what their answers mean together."""

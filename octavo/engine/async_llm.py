@@ -32,11 +32,11 @@ from octavo.metrics.engine_metrics import EngineCounts, Metric
 from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.stats_line import StatsLine
 from octavo.parsing.registry import load_plugin
+from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.outputs import RequestOutput
 from octavo.types.pooling import PoolingParams
 from octavo.types.sampling_params import SamplingParams
-from octavo.utils.names import warn_of_unknown_variables
 
 logger = get_logger(__name__)
 
@@ -49,13 +49,14 @@ class AsyncLLM:
     model_config, config: as the core started with them; num_blocks: of the KV cache
     """
 
-    def __init__(self, started: StartedEngine, connect: ConnectClient) -> None:
+    def __init__(self, started: StartedEngine, grammars: GrammarChecker | None, connect: ConnectClient) -> None:
+        """grammars: of `make_grammar_checker`; the cores learn its vocabulary before they hear anything else"""
         self.config = started.config
         self.model_config = started.config.model
         self.num_blocks = started.num_blocks
         self.tokenizer = started.tokenizer
         self.metrics = metrics_of(self.config)
-        self.grammars = make_grammar_checker(self.config, started.tokenizer)
+        self.grammars = grammars
         self.input_processor = InputProcessor(
             self.model_config,
             self.config.scheduler,
@@ -65,8 +66,10 @@ class AsyncLLM:
             self.grammars,
         )
         self.adapters = Adapters(self.config.lora)
-        self.streams = RequestStreams(connect, started.tokenizer, self.metrics, self.grammars, tracer_of(self.config))
+        self.streams = RequestStreams(connect, started.tokenizer, self.metrics, tracer_of(self.config))
         self.engine_core = self.streams.client
+        if grammars is not None:
+            grammars.send_vocabulary(self.engine_core.load_vocabulary)
         self._serve_front_ends()
         self._stats_line = StatsLine(self.metrics, time.monotonic())
         self._tokenizer_threads = ThreadPoolExecutor(2, thread_name_prefix="octavo-tokenizer")
@@ -79,11 +82,23 @@ class AsyncLLM:
 
         recovery: when to give up replacing processes that die
         """
-        warn_of_unknown_variables()
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
-        process = StartingProcess(engine_args, recovery).wait()
-        return cls(process.engine, functools.partial(AsyncMPClient, process.handle))
+        return cls.from_starting(StartingProcess(engine_args, recovery))
+
+    @classmethod
+    def from_starting(cls, starting: StartingProcess) -> AsyncLLM:
+        """Wait until a core is ready; raises what is wrong with its options."""
+        try:
+            resolved = starting.resolve()
+            grammars = make_grammar_checker(resolved.config, resolved.tokenizer)
+            if grammars is not None:
+                grammars.read_vocabulary()  # while the core loads
+            process = starting.wait()
+            return cls(process.engine, grammars, functools.partial(AsyncMPClient, process.handle))
+        except BaseException:
+            starting.close()
+            raise
 
     def _serve_front_ends(self) -> None:
         async def drain() -> None:

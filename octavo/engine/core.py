@@ -158,9 +158,12 @@ class EngineCore:
     # -- services ------------------------------------------------------------------------------------------------------
 
     def load_vocabulary(self, packed: bytes) -> None:
-        """Learn the tokens' bytes (see Vocabulary.pack); must come before the first request with a grammar."""
+        """Learn the tokens' bytes (see Vocabulary.pack); must come before the first request with a grammar.
+
+        Done when this returns, unless somebody would wait for it: the library holds the interpreter lock meanwhile.
+        """
         assert self._grammars is not None, "a core without grammars gets no requests with one"
-        self._grammars.load_vocabulary(packed)
+        self._grammars.load_vocabulary(packed, beside_steps=self.has_work())
 
     def load_adapter(self, path: str, identity: str) -> None:
         """Let the workers read a LoRA adapter, unless they have it. Raises what is wrong with it."""

@@ -43,19 +43,16 @@ def structured_outputs_config(
 
 
 def make_grammar_checker(config: OctavoConfig, tokenizer: Tokenizer | None) -> GrammarChecker | None:
-    """Return what checks the grammars of requests; None without a tokenizer, since grammars are about text."""
-    if tokenizer is None:
-        return None
+    """Return what checks the grammars of requests; None where there is no text to check or to make."""
     model = config.model
+    if tokenizer is None or model.pooling is not None:
+        return None
     return GrammarChecker(
         config.structured_outputs, lambda: vocabulary_of(tokenizer, model.vocab_size, model.eos_token_ids)
     )
 
 
 async def warm_up_grammars(engine: AsyncLLM) -> None:
-    """Start what compiles and follows grammars now instead of with the first request that has one."""
-    grammars = engine.grammars
-    if grammars is not None:
-        await asyncio.get_running_loop().run_in_executor(None, grammars.warm_up)
-        engine.engine_core.attach()
-        grammars.send_vocabulary(engine.engine_core.load_vocabulary)
+    """Start what compiles grammars now instead of with the first request that has one."""
+    if engine.grammars is not None:
+        await asyncio.get_running_loop().run_in_executor(None, engine.grammars.warm_up)

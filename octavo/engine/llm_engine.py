@@ -59,8 +59,7 @@ class LLMEngine:
 
         check_tokenizer: may raise before the weights are read, where that happens here
         """
-        # here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
-        warn_of_unknown_variables()
+        # imports here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
         if engine_args.reasoning_parser_plugin:
             load_plugin(engine_args.reasoning_parser_plugin)
         if (
@@ -77,6 +76,7 @@ class LLMEngine:
         from octavo.engine.resolve import resolve
         from octavo.engine.startup import build_engine_core
 
+        warn_of_unknown_variables()
         resolved = resolve(engine_args)
         if check_tokenizer is not None:
             check_tokenizer(resolved.tokenizer)

@@ -29,6 +29,7 @@ from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.loader import catalog
 from octavo.types.raised_error import error_from_data
+from octavo.utils.names import warn_of_unknown_variables
 
 if TYPE_CHECKING:
     from octavo.engine.ray_replicas import RayReplicas
@@ -91,7 +92,7 @@ class StartedProcess:
 
 
 class StartingProcess:
-    """A core that loads its model while this process does something else; then `wait`, or `close`.
+    """A core that loads its model while this process does something else; then `resolve` and `wait`, or `close`.
 
     Its replicas, if there are to be any, start when it is ready: all have the limits that the first found to fit.
     """
@@ -101,12 +102,14 @@ class StartingProcess:
 
         policy: when to give up replacing cores; its step_timeout_s is the options'
         """
+        warn_of_unknown_variables()
         if args.distributed_executor_backend == "external_launcher":
             raise ConfigError(
                 "distributed_executor_backend='external_launcher': every rank runs its own engine, in its process; use "
                 "LLM without OCTAVO_ENABLE_MULTIPROCESSING, or 'mp' or 'ray' for servers"
             )
         self._args = args
+        self._resolved: ResolvedEngine | None = None
         self._policy = replace(policy or RecoveryPolicy(), step_timeout_s=args.step_timeout_s or None)
         self._plan = plan_replicas(canonical_types(args))
         check_front_end(args, self._plan)
@@ -130,13 +133,19 @@ class StartingProcess:
             self.close()
             raise
 
+    def resolve(self) -> ResolvedEngine:
+        """Decide the options and read the tokenizer here too. Raises what is wrong with the options."""
+        if self._resolved is None:
+            from octavo.engine.resolve import resolve  # here: the process loads while this is imported
+
+            self._resolved = resolve(self._args)
+        return self._resolved
+
     def wait(self) -> StartedProcess:
         """Return the core when it is ready. Raises what is wrong with the options, found here or there."""
         replicas, hosts = self._handle.replicas, self._handle.hosts
         try:
-            from octavo.engine.resolve import resolve  # here: the process loads while this is imported
-
-            resolved = resolve(self._args)
+            resolved = self.resolve()
             if hosts is not None:
                 hosts.accept(engine_facts(self._args, resolved.config))
             if not replicas.supervisors:

@@ -12,7 +12,6 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.errors import EngineDeadError
 from octavo.metrics.replica_metrics import ReplicaMetrics
 from octavo.metrics.tracing import RequestTracer
-from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.messages import EngineCoreOutputs
 
@@ -28,7 +27,6 @@ class RequestStreams:
         connect: ConnectClient,
         tokenizer: Tokenizer | None,
         metrics: ReplicaMetrics,
-        grammars: GrammarChecker | None = None,
         tracer: RequestTracer | None = None,
     ) -> None:
         self.client = connect(self._take_outputs, self._take_death)
@@ -37,7 +35,6 @@ class RequestStreams:
         self._output_processor = OutputProcessor(tokenizer, metrics, tracer)
         self._drained = asyncio.Event()
         self._drained.set()
-        self._grammars = grammars
 
     @property
     def num_unfinished(self) -> int:
@@ -67,8 +64,6 @@ class RequestStreams:
             processed.request, processed.external_id, processed.prompt, collector, trace_headers
         )
         collector.internal_ids = [sequence.request_id for sequence in sequences]
-        if processed.request.grammar is not None and self._grammars is not None:
-            self._grammars.send_vocabulary(self.client.load_vocabulary)
         self._drained.clear()
         try:
             for sequence in sequences:

@@ -28,3 +28,13 @@ class BackgroundThread:
     def close(self) -> None:
         """Let the thread go, with what it has not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def settled(work: Callable[[], Result]) -> Future[Result]:
+    """Do it here and now; return a future that has what came of it."""
+    future: Future[Result] = Future()
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+    return future

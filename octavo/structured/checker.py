@@ -27,7 +27,7 @@ _PASSING_S = 60.0  # verdicts that are not lasting are kept for so long: a bomb 
 
 
 class GrammarChecker:
-    """Thread-safe. Takes no process and no memory until the first grammar comes, or `warm_up` is called."""
+    """Thread-safe. Takes no process until the first grammar comes, or `warm_up` is called."""
 
     def __init__(
         self,
@@ -63,6 +63,10 @@ class GrammarChecker:
             name = f"structured_outputs.{job.constraint}"
             raise InvalidRequestError(f"{name} cannot be enforced: {verdict.error}", name)
         return verdict.spec
+
+    def read_vocabulary(self) -> None:
+        """Read it now instead of when it is needed."""
+        self._packed_vocabulary()
 
     def warm_up(self) -> None:
         """Read the vocabulary and start a process."""

@@ -7,6 +7,7 @@ token ids; never text.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Protocol
 from octavo.errors import InvalidRequestError
 from octavo.log import get_logger
 from octavo.structured.backend import Bitmask, GrammarError, make_backend
-from octavo.structured.background import BackgroundThread
+from octavo.structured.background import BackgroundThread, settled
 from octavo.structured.grammar_place import GrammarPlace
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.mask_filler import Grammar, MaskFiller
@@ -65,10 +66,14 @@ class StructuredOutputManager:
         self._places: dict[str, GrammarPlace] = {}
         self._started: dict[str, MaskJob] = {}  # the masks of the step under way
 
-    def load_vocabulary(self, packed: bytes) -> None:
-        """Learn the tokens' bytes, before the first request with a grammar; a second time is ignored."""
+    def load_vocabulary(self, packed: bytes, beside_steps: bool = False) -> None:
+        """Learn the tokens' bytes, before the first request with a grammar; a second time is ignored.
+
+        beside_steps: in the thread that compiles, which lets steps pass but for the time that the library takes
+        """
         if self._filler is None:
-            self._filler = self._builder.submit(_load, self._backend_name, packed, self._limits)
+            work = functools.partial(_load, self._backend_name, packed, self._limits)
+            self._filler = self._builder.submit(work) if beside_steps else settled(work)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until some grammar is ready, or until the time is over."""
@@ -97,8 +102,7 @@ class StructuredOutputManager:
                 # its builder works in order: a grammar that it compiles is there before the place in it
                 arriving = self._builder_of(request).submit(self._begin, compiled, request, output)
             else:
-                arriving = Future()
-                self._finish(arriving, compiled, request)
+                arriving = settled(functools.partial(self._begin, compiled, request, ()))
             self._arriving[request_id] = arriving
         if not arriving.done():
             return False
@@ -251,12 +255,6 @@ class StructuredOutputManager:
                 return
             spec, _ = self._grammars.popitem(last=False)
             self._kept_chars -= len(spec.source)
-
-    def _finish(self, arriving: Future[GrammarPlace], compiled: Future[Grammar], request: GrammarRequest) -> None:
-        try:
-            arriving.set_result(self._begin(compiled, request, ()))
-        except Exception as error:
-            arriving.set_exception(error)
 
     def _begin(self, compiled: Future[Grammar], request: GrammarRequest, output: Sequence[int]) -> GrammarPlace:
         """Return the request's place behind the tokens that it has."""

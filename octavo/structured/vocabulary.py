@@ -14,7 +14,7 @@ class TokenSource(Protocol):
 
     all_special_ids: list[int]
 
-    def token_bytes(self, token_id: int) -> bytes: ...
+    def all_token_bytes(self, num_tokens: int) -> list[bytes]: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def vocabulary_of(tokenizer: TokenSource, num_tokens: int, eos_ids: Sequence[int
 
     For a model without an end-of-sequence id, one id beyond the logits stands for it: its texts end with their grammar.
     """
-    tokens = [tokenizer.token_bytes(token_id) for token_id in range(num_tokens)]
+    tokens = tokenizer.all_token_bytes(num_tokens)
     tokens += [b""] * (32 * num_mask_words(num_tokens) - num_tokens)
     eos_ids = list(eos_ids) or [num_tokens]
     special_ids = sorted({i for i in (*tokenizer.all_special_ids, *eos_ids) if i < len(tokens)})

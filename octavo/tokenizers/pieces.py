@@ -47,13 +47,16 @@ class TokenPieces(dict[int, str | bytes]):
         self._skipped = skipped
 
     def __missing__(self, token_id: int) -> str | bytes:
-        piece: str | bytes = ""
+        piece = self[token_id] = self.read(token_id)
+        return piece
+
+    def read(self, token_id: int) -> str | bytes:
+        """Return a piece and do not keep it."""
         if 0 <= token_id <= MAX_TOKEN_ID and token_id not in self._skipped:
             token = self._backend.id_to_token(token_id)
             if token is not None:
-                piece = token_piece(token, self._rules)
-        self[token_id] = piece
-        return piece
+                return token_piece(token, self._rules)
+        return ""
 
 
 def token_piece(token: str, rules: DecoderRules) -> str | bytes:

@@ -191,8 +191,11 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the true bytes of a token, part of a character or not; empty for an id without a token."""
-        piece = self._all_pieces[token_id]
-        return piece if isinstance(piece, bytes) else piece.encode()
+        return _as_bytes(self._all_pieces[token_id])
+
+    def all_token_bytes(self, num_tokens: int) -> list[bytes]:
+        """Return `token_bytes` of so many ids, which takes no memory afterwards."""
+        return [_as_bytes(self._all_pieces.read(token_id)) for token_id in range(num_tokens)]
 
     @overload
     def convert_ids_to_tokens(self, ids: int) -> str | None: ...
@@ -257,3 +260,7 @@ class Tokenizer:
             return None
         token: str | None = self.backend.id_to_token(token_id)
         return token
+
+
+def _as_bytes(piece: str | bytes) -> bytes:
+    return piece if isinstance(piece, bytes) else piece.encode()

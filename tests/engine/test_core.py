@@ -294,3 +294,16 @@ def test_a_step_that_fails_ahead_of_another_ends_its_own_requests_and_the_rest_r
     assert outputs["a"].finish_reason == "error" and outputs["b"].text == expected
     assert core.dead_error is None
     assert fake.scheduler.make_stats().kv_cache_usage == 0
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_vocabulary_holds_up_a_core_only_while_it_has_no_work(is_busy: bool, monkeypatch):
+    fake = fake_engine(says("hello"))
+    core = fake.engine.engine_core.engine_core
+    learnt = []
+    grammars = SimpleNamespace(load_vocabulary=lambda packed, beside_steps: learnt.append(beside_steps), close=bool)
+    monkeypatch.setattr(core, "_grammars", grammars)
+    if is_busy:
+        fake.engine.add_request("a", "hi", SamplingParams(**GREEDY))
+    core.load_vocabulary(b"")
+    assert learnt == [is_busy]

@@ -30,7 +30,7 @@ def join(hub: Hub, process: StartedProcess) -> tuple[AsyncLLM, FrontEnd]:
     front_end = hub.connect(theirs)
     welcome = decode_from_hub(receive_frame(mine))
     assert isinstance(welcome, Welcome)
-    engine = AsyncLLM(process.engine, functools.partial(HubClient, mine, welcome, lambda: None))
+    engine = AsyncLLM(process.engine, None, functools.partial(HubClient, mine, welcome, lambda: None))
     engine.streams.attach()
     engine.engine_core.tell_ready()
     return engine, front_end

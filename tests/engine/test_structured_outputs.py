@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from octavo import LLM, SamplingParams, StructuredOutputsParams
+from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams, StructuredOutputsParams
+from octavo.engine.supervisor import CoreSupervisor
 from octavo.errors import InvalidRequestError
 from octavo.loader.catalog import pull
 from octavo.types.outputs import CompletionOutput
@@ -299,3 +303,29 @@ def test_options_of_the_engine_hold(path: str):
         assert '"whitespace_flexible": true' in seen.source
     finally:
         llm.llm_engine.shutdown()
+
+
+def test_the_cores_learn_the_vocabulary_before_they_hear_of_a_request(path: str, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr(CoreSupervisor, "call", record(calls, CoreSupervisor.call))
+    monkeypatch.setattr(CoreSupervisor, "add_request", record(calls, CoreSupervisor.add_request))
+
+    async def answer() -> str:
+        engine = AsyncLLM.from_engine_args(EngineArgs(path, max_model_len=64))
+        assert calls == ["load_vocabulary"]
+        try:
+            stream = engine.generate("Say", params(wish(choice=["yes"])), "a")
+            return [output.outputs[0].text async for output in stream][-1]
+        finally:
+            engine.shutdown()
+
+    assert asyncio.run(answer()) == "yes"
+    assert [one for one in calls if one == "load_vocabulary" or not isinstance(one, str)] == ["load_vocabulary", ANY]
+
+
+def record(calls: list[object], method: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(supervisor: CoreSupervisor, first: object, *args: object) -> Any:
+        calls.append(first)
+        return method(supervisor, first, *args)
+
+    return recorded

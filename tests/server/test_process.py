@@ -264,3 +264,19 @@ def test_help_folds_the_engines_flags(tmp_path: Path):
     assert "--max-model-len" in everything and "--max-num-queued-reqs" in everything
     flags = re.findall(r"^  (--[a-z0-9-]+)", everything, re.M)
     assert len(flags) == len(set(flags))
+
+
+def test_the_engine_process_starts_before_this_one_imports_what_takes_long():
+    heavy = ("numpy", "tokenizers", "uvicorn", "octavo.engine.resolve", "octavo.engine.async_llm")
+    code = (
+        "import sys\n"
+        "from octavo.config.engine_args import EngineArgs\n"
+        "from octavo.entrypoints.cli import main, serve\n"
+        "from octavo.entrypoints.openai import launch\n"
+        "heavy = HEAVY\n"
+        "def start(args): sys.exit(f'{args.model} {[name for name in heavy if name in sys.modules]}')\n"
+        "launch.StartingProcess = start\n"
+        "launch._start_engine(EngineArgs('some-model'))\n"
+    ).replace("HEAVY", repr(heavy))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stderr.strip() == "some-model []"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import InvalidRequestError
+from octavo.structured import manager as manager_module
 from octavo.structured.guidance import GuidanceMatcher
 from octavo.structured.limits import GrammarLimits
 from octavo.structured.manager import StructuredOutputManager
@@ -429,3 +430,24 @@ def test_old_grammars_are_forgotten_and_running_ones_go_on(manager: StructuredOu
     assert masks(manager, "a") == [{ord("y")}]
     arrive(manager, request("b", "xy"))
     assert masks(manager, "b") == [{ord("x")}], "compiled again"
+
+
+@pytest.mark.parametrize("beside_steps", [False, True])
+def test_a_vocabulary_is_learnt_at_once_where_nobody_waits(monkeypatch, beside_steps: bool):
+    learners: list[threading.Thread] = []
+    load = manager_module._load
+
+    def record(*args):
+        learners.append(threading.current_thread())
+        return load(*args)
+
+    monkeypatch.setattr(manager_module, "_load", record)
+    manager = StructuredOutputManager("guidance")
+    manager.load_vocabulary(small_vocabulary().pack(), beside_steps)
+    here = threading.current_thread()
+    if not beside_steps:
+        assert learners == [here]
+    arrive(manager, request("a", "x"))
+    manager.load_vocabulary(small_vocabulary().pack())
+    assert len(learners) == 1 and (learners[0] is here) is not beside_steps
+    manager.close()

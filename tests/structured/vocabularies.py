@@ -27,12 +27,9 @@ class Tokens:
 
     all_special_ids = [EOS, OTHER_EOS, SPECIAL]
 
-    def token_bytes(self, token_id: int) -> bytes:
-        if token_id < 256:
-            return bytes([token_id])
-        if token_id < 259:
-            return (b"<end>", b"<stop>", b"<special>")[token_id - 256]
-        return WORDS[token_id - 259] if token_id - 259 < len(WORDS) else b""
+    def all_token_bytes(self, num_tokens: int) -> list[bytes]:
+        tokens = [bytes([byte]) for byte in range(256)] + [b"<end>", b"<stop>", b"<special>", *WORDS]
+        return tokens + [b""] * (num_tokens - len(tokens))
 
 
 def small_vocabulary() -> Vocabulary:

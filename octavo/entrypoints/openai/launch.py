@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.config.engine_args import EngineArgs
+from octavo.engine.process_start import StartingProcess
 from octavo.entrypoints.openai.listening import bind_all, url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
@@ -120,14 +121,18 @@ def check_adapters(engine_args: EngineArgs, server_args: ServerArgs) -> None:
 
 
 def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:
-    """Start an engine on a thread: this one has imports to do meanwhile."""
-    from octavo.engine.async_llm import AsyncLLM
+    """Start an engine, whose core comes first: its process and this one have as much to import.
 
+    The rest is done on a thread: this one has the web framework to import meanwhile.
+    """
+    starting = StartingProcess(engine_args)
     future: Future[AsyncLLM] = Future()
 
     def start() -> None:
         try:
-            future.set_result(AsyncLLM.from_engine_args(engine_args))
+            from octavo.engine.async_llm import AsyncLLM
+
+            future.set_result(AsyncLLM.from_starting(starting))
         except BaseException as error:
             future.set_exception(error)
 

@@ -51,6 +51,7 @@ def main(hub_fd: int, listener_fd: int) -> NoReturn:
 
 def _serve(orders: ServerOrders, connection: socket.socket, listener: socket.socket) -> None:
     from octavo.engine.async_llm import AsyncLLM
+    from octavo.engine.grammars import make_grammar_checker
     from octavo.engine.hub_client import HubClient
     from octavo.engine.process_start import StartedEngine
     from octavo.engine.resolve import resolve
@@ -61,10 +62,11 @@ def _serve(orders: ServerOrders, connection: socket.socket, listener: socket.soc
     engine_args, server_args = EngineArgs(**orders.engine_options), ServerArgs(**orders.server_options)
     check_parsers(engine_args, server_args)
     resolved = resolve(engine_args)
+    grammars = make_grammar_checker(resolved.config, resolved.tokenizer)
     welcome = decode_from_hub(receive_frame(connection))
     assert isinstance(welcome, Welcome)
     connect = functools.partial(HubClient, connection, welcome, lambda: end_process(1))
-    engine = AsyncLLM(StartedEngine.of(resolved, welcome.limits), connect)
+    engine = AsyncLLM(StartedEngine.of(resolved, welcome.limits), grammars, connect)
     client = engine.engine_core
     assert isinstance(client, HubClient)
     run_server(engine, server_args, listener, orders.model_names, orders.chat_template, client.tell_ready)
