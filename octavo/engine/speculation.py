@@ -10,9 +10,12 @@ from octavo.config.speculative import SpeculativeConfig, SpeculativeMethod
 from octavo.engine.draft_weights import check_weights, draft_config, infer_method
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
+from octavo.models.drafts import check_tensors
 from octavo.models.interface import ModelFacts
 from octavo.models.mimo import check_mtp
+from octavo.quantization.open import open_model_weights
 from octavo.utils.names import closest_names
 
 logger = get_logger(__name__)
@@ -93,8 +96,11 @@ def check_speculation(config: OctavoConfig, facts: ModelFacts, checkpoint: Check
     if config.model.pooling is not None:
         raise UnsupportedError("speculative_config has no meaning for a pooling model, which generates nothing")
     if speculative.method not in _WITHOUT_WEIGHTS:
-        own = draft_config(speculative.model, speculative.revision, checkpoint, config.load)
-        check_weights(config, speculative, facts, own)
+        own = checkpoint
+        if speculative.model is not None:  # else it lies beside the model's weights
+            own = open_checkpoint(speculative.model, config.load, revision=speculative.revision)
+        check_weights(config, speculative, facts, own.config)
+        check_tensors(own.config, open_model_weights(own, config.load), speculative, checkpoint.config)
 
 
 def _method(values: Mapping[str, Any], checkpoint: Checkpoint, load: LoadConfig) -> SpeculativeMethod:

@@ -16,17 +16,13 @@ from numpy.typing import NDArray
 from octavo.config import OctavoConfig
 from octavo.loader.checkpoint import Checkpoint
 from octavo.models.decoder import Decoder
-from octavo.models.eagle import load_eagle
-from octavo.models.eagle3 import load_eagle3
+from octavo.models.drafts import LOADERS
 from octavo.models.interface import CausalLM
-from octavo.models.mimo import load_mtp
 from octavo.ops.interface import Float, Int, Ops
 from octavo.ops.tape import ForwardInputs
 from octavo.worker.draft_network import DraftNetwork
 from octavo.worker.drafter import Drafter
 from octavo.worker.input_builder import StepInputs
-
-_LOADERS = {"eagle": load_eagle, "eagle3": load_eagle3, "mtp": load_mtp}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class HiddenDrafter(Drafter):
 
     def load(self, model: CausalLM, checkpoint: Checkpoint) -> None:
         assert isinstance(model, Decoder), "what generates is a decoder"
-        load = _LOADERS[self._speculative.method]
+        load = LOADERS[self._speculative.method]
         draft = load(*self.open(checkpoint), model, self._ops, self._config.model.max_model_len)
         self._network.draft, self.taps = draft, draft.taps
         # what the final norm gives, and what comes before it, are of the tokens that are asked for

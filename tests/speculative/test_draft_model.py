@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import shutil
 
-from octavo import LLM, SamplingParams
-from octavo.errors import ConfigError
+import pytest
+from safetensors.torch import load_file, save_file
+
+from octavo import LLM, EngineArgs, SamplingParams
+from octavo.engine.resolve import resolve
+from octavo.errors import CheckpointError, ConfigError
 from tests.engine.processes import comparable
 from tests.invariance.workloads import random_workload
 from tests.speculative.oracle import guessing
@@ -89,3 +93,12 @@ def test_guesses_that_are_not_worth_it_end(models):
 def test_a_draft_model_that_does_not_fit_is_refused(models, draft, words):
     with pytest.raises(ConfigError, match=words):
         LLM(models["llama"], speculative_config=wish(models[draft]), **ROOMY)
+
+
+def test_a_draft_model_without_some_tensor_is_refused_before_any_is_loaded(models, tmp_path):
+    shutil.copytree(models["small"], tmp_path / "draft")
+    tensors = load_file(tmp_path / "draft" / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "draft" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"draft has no tensor 'model\.norm\.weight'"):
+        resolve(EngineArgs(models["llama"], speculative_config=wish(str(tmp_path / "draft")), **ROOMY))

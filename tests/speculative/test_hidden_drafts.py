@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from octavo import LLM, SamplingParams, StructuredOutputsParams
+from octavo import LLM, EngineArgs, SamplingParams, StructuredOutputsParams
+from octavo.engine.resolve import resolve
 from octavo.errors import CheckpointError, ConfigError, UnsupportedError
 from octavo.lora.request import LoRARequest
 from octavo.worker.draft_step import DraftLengths, DraftStep
@@ -321,13 +322,11 @@ def changed(case: Case, folder: Path, config: dict, without: str = "", moved: st
         ("eagle", {}, "", {"tensor_parallel_size": 2}, "one worker, not 2"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_with_what_they_are_for(
-    cases, tmp_path, name, config, without, wish, words
-):
+def test_weights_that_do_not_fit_are_refused_before_any_are_loaded(cases, tmp_path, name, config, without, wish, words):
     wished = changed(cases[name], tmp_path / "changed", config, without, **wish)
     engine = {"tensor_parallel_size": wished.pop("tensor_parallel_size", 1)}
     with pytest.raises((ConfigError, CheckpointError, UnsupportedError), match=words):
-        LLM(cases[name].model, speculative_config=wished, **engine, **ROOMY)
+        resolve(EngineArgs(cases[name].model, speculative_config=wished, **engine, **ROOMY))
 
 
 @pytest.mark.parametrize("name", ["medusa", "eagle", "eagle3", "mtp"])
