@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from octavo.structured.json_schema.dialects import is_assertion
-from octavo.structured.json_schema.errors import SchemaRefusedError
+from octavo.structured.json_schema.errors import IndescribableError, SchemaRefusedError
 from octavo.structured.json_schema.expand import Expander
 from octavo.structured.json_schema.limits import MAX_BACKEND_DEPTH, MAX_DEFINITIONS
 from octavo.structured.json_schema.lower_arrays import lower_array
@@ -41,7 +41,7 @@ Key: TypeAlias = "frozenset[Term]"
 
 @dataclass(slots=True)
 class Definition:
-    """One conjunction: its plans, how often others refer to it, and whether it has a value at all."""
+    """One conjunction: its plans, how often others refer to it, and whether it has a value; refusal: what it lacks."""
 
     name: str
     terms: Conjunction
@@ -49,6 +49,7 @@ class Definition:
     is_any: bool = False
     num_uses: int = 0
     has_values: bool = False
+    refusal: IndescribableError | None = None
 
 
 class Emitter:
@@ -101,29 +102,40 @@ class Emitter:
             definition.is_any = terms == ANY or (shapes == ANYTHING and not self.close_objects)
             if definition.is_any:
                 continue
-            definition.plans = list(self.lower(shapes))
+            definition.plans, definition.refusal = self.lower(terms, shapes)
             self.check_unique(definition)
             todo += reversed([inside for plan in definition.plans for inside in inside_of(plan)])
 
-    def lower(self, shapes: Shapes) -> Iterator[Plan]:
-        if shapes.null:
-            yield ScalarPlan({"type": "null"})
-        if shapes.booleans == BOTH_BOOLEANS:
-            yield ScalarPlan({"type": "boolean"})
-        elif shapes.booleans:
-            yield ScalarPlan({"const": True in shapes.booleans})
+    def lower(self, terms: Conjunction, shapes: Shapes) -> tuple[list[Plan], IndescribableError | None]:
+        """Return plans for the shapes of a conjunction, and why some are left out.
+
+        These are the values that break a rule, and that no plan describes: of one for properties or items, or arrays
+        and objects. They only matter if no others are left.
+        """
+        plans: list[Plan] = [ScalarPlan({"type": "null"})] if shapes.null else []
+        if shapes.booleans:
+            values: JsonValue = {"const": True in shapes.booleans}
+            plans.append(ScalarPlan({"type": "boolean"} if shapes.booleans == BOTH_BOOLEANS else values))
+        is_spare = any(isinstance(term, (SchemaTerm, ConstTerm)) and term.negated for term in terms)
+        left_out: IndescribableError | None = None
         for shape in (*shapes.numbers, *shapes.strings, *shapes.arrays, *shapes.objects):
-            if isinstance(shape, Opaque):
-                raise SchemaRefusedError(shape.reason, shape.keyword, shape.pointer)
-            if isinstance(shape, (NumberShape, StringShape)):
-                schema = write_numbers(shape) if isinstance(shape, NumberShape) else write_strings(shape)
-                if schema is not False:
-                    yield ScalarPlan(schema)
-            elif isinstance(shape, ArrayShape):
-                yield from lower_array(shape, self.expander)
-            else:
-                assert isinstance(shape, ObjectShape)
-                yield from lower_object(shape, self.expander, closed=self.close_objects)
+            try:
+                plans += self.lower_shape(shape)
+            except IndescribableError as error:
+                if shape in shapes.numbers and not is_spare:
+                    raise
+                left_out = left_out or error
+        return plans, left_out
+
+    def lower_shape(self, shape: NumberShape | StringShape | ArrayShape | ObjectShape | Opaque) -> Sequence[Plan]:
+        if isinstance(shape, Opaque):
+            raise IndescribableError(shape.reason, shape.keyword, shape.pointer)
+        if isinstance(shape, (NumberShape, StringShape)):
+            schema = write_numbers(shape) if isinstance(shape, NumberShape) else write_strings(shape)
+            return [] if schema is False else [ScalarPlan(schema)]
+        if isinstance(shape, ArrayShape):
+            return lower_array(shape, self.expander)
+        return lower_object(shape, self.expander, closed=self.close_objects)
 
     def check_unique(self, definition: Definition) -> None:
         """Refuse arrays of which some must differ in their items, while others may have to repeat one."""
@@ -177,6 +189,8 @@ class Emitter:
                 if needed == NEVER or not self.definitions[frozenset(needed)].has_values
             ]
             if not lacking or lacking[0] == NEVER:
+                if definition is not None and definition.refusal is not None:
+                    raise definition.refusal
                 break
             terms = lacking[0]
         raise SchemaRefusedError("no value satisfies it", self.keywords_of(terms), self.pointer_of(terms))

@@ -19,3 +19,7 @@ class SchemaRefusedError(InvalidRequestError):
         self.reason = reason
         self.keyword = keyword
         self.pointer = pointer
+
+
+class IndescribableError(SchemaRefusedError):
+    """Values that break a rule in a way that no finite description has."""

@@ -29,11 +29,14 @@ from octavo.structured.json_schema.shapes import (
     SchemaTerm,
     Shapes,
     Term,
+    both,
 )
 from octavo.structured.json_schema.unevaluated import close_unevaluated
 from octavo.structured.json_schema.values import JsonValue
 
 MAX_PROBE_DEPTH = 3
+MAX_PROBE_STEPS = 20_000
+MAX_OUTSIDE, NUM_KEPT = 32, 4  # shapes that one branch of oneOf may come to, and how many are kept of more
 
 
 class BusyError(Exception):
@@ -166,14 +169,21 @@ class Expander:
         if self.probe_depth >= MAX_PROBE_DEPTH:
             return False
         outer_chain, self.chain = self.chain, []
+        outer_budget, self.budget = self.budget, Budget(min(MAX_PROBE_STEPS, self.budget.steps_left))
+        granted = self.budget.steps_left
         self.probe_depth += 1
         try:
             shapes = self.expand_terms(terms)
             self.empty[key] = self.shapes_are_empty(shapes)
             return self.empty[key]
-        except (BusyError, SchemaRefusedError):
+        except SchemaRefusedError:
+            self.empty[key] = False
+            return False
+        except BusyError:
             return False
         finally:
+            outer_budget.steps_left -= granted - max(self.budget.steps_left, 0)
+            self.budget = outer_budget
             self.chain = outer_chain
             self.probe_depth -= 1
 
@@ -234,7 +244,7 @@ class Expander:
             for other_index, other in enumerate(in_context):
                 if other_index == index or part.is_never or other.is_never:
                     continue
-                part = self.outside(part, other, parts[other_index], place)
+                part = fewer_objects(self.outside(part, other, parts[other_index], place), in_context[index])
             result = unite_shapes(result, part, self.budget, *place)
         return result
 
@@ -243,11 +253,29 @@ class Expander:
         complement: Shapes | None = None
         result = NOTHING
         for piece in pieces_of(part):
-            if not self.without_empty(intersect_shapes(piece, other, self.budget, *place)).is_never:
+            outside = piece
+            if not self.are_apart(piece, other, place):
                 complement = complement or negate_shapes(whole_other, self.budget, *place)
-                piece = self.without_empty(intersect_shapes(piece, complement, self.budget, *place))
-            result = unite_shapes(result, piece, self.budget, *place)
+                outside = self.without_empty(intersect_shapes(piece, complement, self.budget, *place))
+            result = unite_shapes(result, outside, self.budget, *place)
         return result
+
+    def are_apart(self, piece: Shapes, other: Shapes, place: tuple[str, str]) -> bool:
+        """Tell whether surely no value is in both."""
+        if piece.objects and all(
+            self.are_told_apart(first, second, place) for first in piece.objects for second in other.objects
+        ):
+            return True
+        return self.without_empty(intersect_shapes(piece, other, self.budget, *place)).is_never
+
+    def are_told_apart(self, first: ObjectShape | Opaque, second: ObjectShape | Opaque, place: tuple[str, str]) -> bool:
+        """Tell quickly whether a property that one of two shapes requires has no value in both."""
+        if isinstance(first, Opaque) or isinstance(second, Opaque):
+            return False
+        ours, theirs = dict(first.properties), dict(second.properties)
+        names = dict.fromkeys((*first.required, *second.required))
+        self.budget.spend(1 + len(names), *place)
+        return any(name in ours and name in theirs and self.is_empty(both(ours[name], theirs[name])) for name in names)
 
     def negation(self, node: Node, schema: dict[str, JsonValue], keyword: str) -> Shapes:
         inner = self.expand(self.document.child(node, keyword))
@@ -317,6 +345,20 @@ class Expander:
             raise SchemaRefusedError("its value must be a list", keyword, node.pointer)
         self.budget.spend(len(value), keyword, node.pointer)
         return shapes_of_values(value, node.pointer)
+
+
+def fewer_objects(shapes: Shapes, whole: Shapes) -> Shapes:
+    """Return some of many shapes of objects, those that say the least of what the objects of `whole` are to have."""
+    if len(shapes.objects) <= MAX_OUTSIDE:
+        return shapes
+    own = {name: terms for shape in whole.objects if isinstance(shape, ObjectShape) for name, terms in shape.properties}
+
+    def num_changed(shape: ObjectShape | Opaque) -> int:
+        if isinstance(shape, Opaque):
+            return len(own) + 1
+        return sum(own.get(name, terms) != terms for name, terms in shape.properties)
+
+    return replace(shapes, objects=tuple(sorted(shapes.objects, key=num_changed)[:NUM_KEPT]), tightened=True)
 
 
 def pieces_of(shapes: Shapes) -> list[Shapes]:

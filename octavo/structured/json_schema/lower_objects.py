@@ -8,7 +8,7 @@ from itertools import combinations
 from math import comb
 
 from octavo.structured.json_schema import regex_language
-from octavo.structured.json_schema.errors import SchemaRefusedError
+from octavo.structured.json_schema.errors import IndescribableError, SchemaRefusedError
 from octavo.structured.json_schema.expand import Expander
 from octavo.structured.json_schema.intersect import value_by_rules
 from octavo.structured.json_schema.plans import ObjectPlan
@@ -211,7 +211,7 @@ def value_in_cell(rules: tuple[NameRules, ...], cell: Cell) -> Conjunction:
 def with_extra(plan: ObjectPlan, extra: Extra, pointer: str) -> Iterator[ObjectPlan]:
     """Yield the plans in which some property other than `extra.names` has a value of `extra.terms`."""
     if plan.rest != NEVER or plan.patterns:
-        raise SchemaRefusedError(
+        raise IndescribableError(
             "that some property without a name breaks a rule cannot be enforced; set additionalProperties to false",
             "additionalProperties",
             pointer,

@@ -131,6 +131,19 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
      ["{}", '{"b":1}'], ['{"a":1,"b":1}']),
     ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["0", "-9223372036854774784"], [str(2**64)]),
     ({"type": "string", "nullable": True}, ['"x"'], ["null"]),
+    # one of several open objects: what no grammar describes (an id that is a number but no integer) is left out
+    ({"oneOf": [{"type": "object", "properties": {"id": {"type": "integer"}, "login": {"type": "string"}},
+                 "required": ["id", "login"]},
+                {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+                 "required": ["id", "name"]}]},
+     ['{"id":1,"login":"a"}', '{"id":1,"name":"a"}'], ['{"id":1,"login":"a","name":"b"}', '{"id":1}']),
+    # many of them: each stays apart from all others
+    ({"oneOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"}, f"q{i}": {"type": "integer"}},
+                 "required": [f"p{i}", f"q{i}"]} for i in range(12)]},
+     ['{"p3":"a","q3":1}', '{"p0":"","q0":0}'], ['{"p3":"a"}', '{"p3":"a","q3":1,"p4":"a","q4":1}']),
+    ({"oneOf": [{"type": "object", "additionalProperties": {"type": "string"}},
+                {"type": "object", "properties": {"secure": {"type": "string"}}, "required": ["secure"]}]},
+     ['{"a":"b"}', "{}"], ['{"secure":"x"}']),
 ]  # fmt: skip
 
 
