@@ -53,11 +53,11 @@ class LLMEngine:
 
     @classmethod
     def from_engine_args(
-        cls, engine_args: EngineArgs, check_tokenizer: Callable[[Tokenizer | None], object] | None = None
+        cls, engine_args: EngineArgs, check_tokenizer: Callable[[Tokenizer | None], object] = lambda tokenizer: None
     ) -> LLMEngine:
         """Resolve the options, load the model and start a core: here, or as envs or replicas want it elsewhere.
 
-        check_tokenizer: may raise before the weights are read, where that happens here
+        check_tokenizer: may raise before the weights are read
         """
         # imports here and not above: an engine on a given core needs neither checkpoints nor a model, nor sockets
         if engine_args.reasoning_parser_plugin:
@@ -70,7 +70,13 @@ class LLMEngine:
             from octavo.engine.process_start import StartingProcess
             from octavo.engine.sync_mp_client import SyncMPClient
 
-            process = StartingProcess(engine_args).wait()
+            starting = StartingProcess(engine_args)
+            try:
+                check_tokenizer(starting.resolve().tokenizer)
+            except BaseException:
+                starting.close()
+                raise
+            process = starting.wait()
             started = process.engine
             return cls(started.config, started.tokenizer, SyncMPClient(process.handle), started.max_kv_tokens)
         from octavo.engine.resolve import resolve
@@ -78,8 +84,7 @@ class LLMEngine:
 
         warn_of_unknown_variables()
         resolved = resolve(engine_args)
-        if check_tokenizer is not None:
-            check_tokenizer(resolved.tokenizer)
+        check_tokenizer(resolved.tokenizer)
         return cls.from_started(build_engine_core(resolved), resolved.tokenizer)
 
     @classmethod

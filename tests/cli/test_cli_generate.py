@@ -192,7 +192,7 @@ def test_a_model_without_chat_template_is_told_before_its_weights_are_read(octav
     folder = write_tiny_model(tmp_path, llama_config())
     (folder / "tokenizer_config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"never read")
-    for arguments in (("generate", "hi", "--chat"), ("chat", "-q", "hi")):
+    for arguments in (("generate", "hi", "--chat"), ("chat", "-q", "hi"), ("chat", "-q", "hi", "-dp", "2")):
         result = octavo(*arguments, "--model", str(folder))
         assert result.status == 2 and "has no default chat template" in result.err
 

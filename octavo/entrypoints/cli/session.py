@@ -39,8 +39,8 @@ class Session:
             logging.getLogger("octavo").setLevel(logging.WARNING)
         from octavo.engine.llm_engine import LLMEngine
 
-        check = _require_template if needs_template else None
-        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**given_engine_options(args)), check))
+        check = [_require_template] if needs_template else []
+        return cls(LLMEngine.from_engine_args(EngineArgs.from_kwargs(**given_engine_options(args)), *check))
 
     def sampling_params(self, given: Mapping[str, Any], max_tokens: int, kind: RequestOutputKind) -> SamplingParams:
         """Merge what was given over the model's defaults, and these over the command's own max_tokens."""
