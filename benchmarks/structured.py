@@ -1,6 +1,7 @@
 """What structured outputs cost: throughput, a new schema's own first token, and others' tokens during attacks.
 
     python benchmarks/structured.py [--model smollm2-135m-instruct] [--requests 16] [--tokens 96] [--rounds 5]
+    python benchmarks/structured.py --first-grammars   # only what an engine's very first grammar does to others
 
 Prints three tables. Throughputs come from interleaved runs of the same length (medians); every answer has the same
 number of tokens, whatever it says.
@@ -64,7 +65,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="0: latencies only")
     parser.add_argument("--attack-rounds", type=int, default=3)
     parser.add_argument("--speculation", help="a method that drafts, e.g. ngram, while grammars attack")
+    parser.add_argument("--first-grammars", action="store_true", help="engines that have seen no grammar, one a try")
     args = parser.parse_args()
+    if args.first_grammars:
+        asyncio.run(measure_first_grammars(args.model, args.attack_rounds))
+        return
     if args.rounds:
         measure_throughput(args.model, args.requests, args.tokens, args.rounds)
     asyncio.run(measure_latencies(args.model, args.attack_rounds, args.speculation))
@@ -181,6 +186,28 @@ async def _measure_attacks(engine: AsyncLLM, num_rounds: int) -> None:
         )
         in_steps = f"{largest / step:4.1f} ({rounds[0][-1] / step:.1f}) steps"
         print(f"  {name:26s} {median:6.1f} / {most:6.1f} / {largest:6.1f} ({rounds[0][-1]:.1f})   {in_steps}")
+
+
+async def measure_first_grammars(model: str, num_rounds: int) -> None:
+    """Measure a running stream while an engine without any warm-up gets its first grammar."""
+    kinds: dict[str, StructuredOutputsParams | None] = {
+        "plain newcomers": None,
+        "a schema": StructuredOutputsParams(json=PERSON),
+        **{name: ATTACKS[name] for name in ("masks of 200 ms", "first mask of 1 s", "huge grammar")},
+    }
+    gaps: dict[str, list[list[float]]] = {name: [] for name in kinds}
+    for _ in range(num_rounds):
+        for name, wish in kinds.items():
+            engine = AsyncLLM.from_engine_args(EngineArgs(model=model, max_model_len=1024, use_tqdm_on_load=False))
+            try:
+                await _gaps_ms(engine, False)  # what a first plain request costs is no matter here
+                gaps[name].append(sorted(await _gaps_ms(engine, wish)))
+            finally:
+                engine.shutdown()
+    print("\nlargest times between two tokens of 4 plain requests while the engine's first grammar comes, ms, by round")
+    for name, rounds in gaps.items():
+        median = statistics.median(one[len(one) // 2] for one in rounds)
+        print(f"  {name:20s} median {median:4.1f}   " + "  ".join(f"{one[-1]:5.1f}" for one in rounds))
 
 
 async def _gaps_ms(engine: AsyncLLM, attack: StructuredOutputsParams | bool | None) -> list[float]:
