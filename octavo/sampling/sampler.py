@@ -34,7 +34,7 @@ _NO_TOKEN = f"{NO_TOKEN_LEFT}masks and processors forbid all (or gave NaN)"
 class SamplerOutput:
     """One step's result; keys are indices into the rows given to `sample`.
 
-    token_ids: one per row; that of a failed row means nothing
+    token_ids: one per row; of a failed row 0: a step that was made ahead may still compute it
     logprobs: one position, for the rows that asked
     failures: why a row got no token
     """
@@ -142,7 +142,9 @@ class Sampler:
         if wanted:
             source = self._processed(batch, wanted, scaled) if snapshot is None else snapshot
             output.logprobs = self._collect_logprobs(batch, source, token_ids, wanted)
-        if batch.failures:  # a row that fails has no token
+        if batch.failures:
+            token_ids[list(batch.failures)] = 0
+            output.token_ids = token_ids.tolist()
             alive = [i for i in range(len(index)) if i not in batch.failures]
             index, token_ids, features = index[alive], token_ids[alive], features[alive]
         if used & (Feature.RANDOM | Feature.TRACKED):

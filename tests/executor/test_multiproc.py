@@ -94,6 +94,17 @@ def test_steps_made_ahead_of_one_that_fails_tell_of_no_errors_of_their_own(tiny_
     assert written.count("failed at rank 0") == 1
 
 
+def test_a_request_that_fails_leaves_the_step_made_ahead_to_its_neighbours(tiny_llama, start_llm):
+    llm = start_llm(tiny_llama, async_scheduling=True)
+    bang = llm.get_tokenizer().encode("!", add_special_tokens=False)
+    bad = SamplingParams(allowed_token_ids=bang, bad_words=["!!"], max_tokens=8)  # nothing may follow the first
+    good = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    jobs = [([5, 6], good), ([7, 8, 9], bad), ([10], good)]
+    before, failed, behind = generate(llm, jobs)
+    assert failed[1][5] == "error" and "no token is left" in failed[1][6]
+    assert [before, behind] == generate(llm, [jobs[0], jobs[2]])
+
+
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 

@@ -218,7 +218,7 @@ def test_nan_logits_fail_their_row_and_no_other(ops: Ops, make_request: MakeRequ
     assert not clean.failures
     assert sorted(poisoned_output.failures) == rows[: len(kinds)]
     assert all("NaN" in text for text in poisoned_output.failures.values())
-    assert poisoned_output.token_ids[len(kinds) :] == clean.token_ids[len(kinds) :]
+    assert poisoned_output.token_ids == [0] * len(kinds) + clean.token_ids[len(kinds) :]
     survivors = {i: packed for i, packed in clean.logprobs.items() if i >= len(kinds)}
     assert poisoned_output.logprobs == survivors
 
