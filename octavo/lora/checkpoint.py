@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."
 _TENSOR = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.lora_(embedding_)?(?P<side>[AB])(\.default)?(\.weight)?")
+_LAYER = re.compile(r"\.(\d+)\.")
 # the model's own embedding, which PEFT saves beside an adapter of it
 _FROZEN = re.compile(re.escape(_ROOT) + r"(?P<module>.+)\.base_layer\.weight")
 # PEFT's further keys: when set to anything but these, the formula is another one or more than linear layers change
@@ -70,6 +72,16 @@ def adapter_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
+Shapes = Mapping[str, tuple[int, int]]  # outputs and inputs by the name of the module in the model
+
+
+@dataclass(frozen=True)
+class _StoredPair:
+    down: SafetensorsTensor  # [rank, I]
+    up: SafetensorsTensor  # [O, rank]
+    scale: float
+
+
 def read_adapter(folder: Path, max_rank: int, dtypes: Callable[[str], LoRADtype]) -> dict[str, LowRank]:
     """Return the adapter's pairs by the name of the module in the model.
 
@@ -77,6 +89,57 @@ def read_adapter(folder: Path, max_rank: int, dtypes: Callable[[str], LoRADtype]
 
     Raises CheckpointError and UnsupportedError, which name what is wrong.
     """
+    pairs = _find_pairs(folder, max_rank)
+    stored = {tensor.dtype for pair in pairs.values() for tensor in (pair.down, pair.up)}
+    file_dtype: LoRADtype = "float16" if stored == {"F16"} else "bfloat16" if stored == {"BF16"} else "float32"
+    wanted = {module: dtypes(module) for module in pairs}
+    return {
+        module: _read(pair, file_dtype if wanted[module] == "auto" else wanted[module])
+        for module, pair in pairs.items()
+    }
+
+
+def adapter_shapes(folder: Path, max_rank: int) -> dict[str, tuple[int, int]]:
+    """Return outputs and inputs of the modules that an adapter changes; reads no matrix. Raises as `read_adapter`."""
+    pairs = _find_pairs(folder, max_rank)
+    return {module: (pair.up.shape[0], pair.down.shape[1]) for module, pair in pairs.items()}
+
+
+def check_fits(folder: Path, adapter: Shapes, model: Shapes) -> None:
+    """Raise CheckpointError for an adapter that is another model's."""
+    unknown = [module for module in adapter if module not in model]
+    if unknown:
+        kinds = sorted({module.rsplit(".", 1)[-1] for module in model})
+        layers = sorted({int(number) for module in model for number in _LAYER.findall(module)})
+        raise CheckpointError(
+            f"{folder}: {len(unknown)} of {len(adapter)} modules of the adapter are none of this model's layers that "
+            f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(model)}, in "
+            f"layers {layers[0]} to {layers[-1]}"
+        )
+    for module, got in adapter.items():
+        expected = model[module]
+        if got != expected:
+            raise CheckpointError(
+                f"{folder}: the adapter's {module} has {got[1]} inputs and {got[0]} outputs, the model's "
+                f"{expected[1]} and {expected[0]}; the adapter is another model's"
+            )
+
+
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many there are beside."""
+    return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _check_config(config: Mapping[str, Any], path: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise UnsupportedError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; expected 'LORA'")
+    for name, neutral in _NEUTRAL.items():
+        value = config.get(name, neutral[0])
+        if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
+            raise UnsupportedError(f"{path}: {name}={value!r} is not supported; adapters need {name}={neutral[0]!r}")
+
+
+def _find_pairs(folder: Path, max_rank: int) -> dict[str, _StoredPair]:
     config_path = folder / CONFIG_FILE
     config = read_json_object(config_path)
     _check_config(config, config_path)
@@ -99,28 +162,7 @@ def read_adapter(folder: Path, max_rank: int, dtypes: Callable[[str], LoRADtype]
         )
     if not sides:
         raise CheckpointError(f"{folder}: {WEIGHTS_FILE} has no tensors")
-    stored = {tensor.dtype for pair in sides.values() for tensor in pair.values()}
-    file_dtype: LoRADtype = "float16" if stored == {"F16"} else "bfloat16" if stored == {"BF16"} else "float32"
-    pairs = {}
-    for module, pair in sides.items():
-        dtype = dtypes(module)
-        kept = file_dtype if dtype == "auto" else dtype
-        pairs[module] = _pair(module, pair, config, max_rank, kept, config_path)
-    return pairs
-
-
-def listed(names: list[str]) -> str:
-    """Return the first names, and how many there are beside."""
-    return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _check_config(config: Mapping[str, Any], path: Path) -> None:
-    if config.get("peft_type") != "LORA":
-        raise UnsupportedError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; expected 'LORA'")
-    for name, neutral in _NEUTRAL.items():
-        value = config.get(name, neutral[0])
-        if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
-            raise UnsupportedError(f"{path}: {name}={value!r} is not supported; adapters need {name}={neutral[0]!r}")
+    return {module: _pair(module, pair, config, max_rank, config_path) for module, pair in sides.items()}
 
 
 def _pair(
@@ -128,9 +170,8 @@ def _pair(
     sides: Mapping[str, SafetensorsTensor],
     config: Mapping[str, Any],
     max_rank: int,
-    dtype: LoRADtype,
     path: Path,
-) -> LowRank:
+) -> _StoredPair:
     if len(sides) != 2:
         raise CheckpointError(f"{path.parent}: {module} has only lora_{min(sides)}; expected lora_A and lora_B")
     rank, scale = _rank_and_scale(module, config, path)
@@ -145,10 +186,14 @@ def _pair(
             f"{path.parent}: {module} has rank {rank}, but max_lora_rank={max_rank}; start the engine with "
             f"max_lora_rank={rank}"
         )
+    return _StoredPair(down, up, scale)
+
+
+def _read(pair: _StoredPair, dtype: LoRADtype) -> LowRank:
     if dtype == "int8":
-        (first, down_scale), (second, up_scale) = _coded(down, DOWN_GROUP), _coded(up, UP_GROUP)
-        return LowRank(first, second, scale * down_scale * up_scale)
-    return LowRank(_matrix(down, dtype), _matrix(up, dtype), scale)
+        (first, down_scale), (second, up_scale) = _coded(pair.down, DOWN_GROUP), _coded(pair.up, UP_GROUP)
+        return LowRank(first, second, pair.scale * down_scale * up_scale)
+    return LowRank(_matrix(pair.down, dtype), _matrix(pair.up, dtype), pair.scale)
 
 
 def _coded(tensor: SafetensorsTensor, group_size: int) -> tuple[QuantizedMatrix, float]:

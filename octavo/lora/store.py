@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -16,12 +15,10 @@ from octavo.errors import CheckpointError
 from octavo.layers.adapted import AdaptedPart
 from octavo.loader.compact import HalfMatrix, QuantizedMatrix
 from octavo.log import get_logger
-from octavo.lora.checkpoint import adapter_identity, listed, read_adapter
+from octavo.lora.checkpoint import adapter_identity, check_fits, read_adapter
 from octavo.ops.interface import AdapterMatrix, LowRank
 
 logger = get_logger(__name__)
-
-_LAYER = re.compile(r"\.(\d+)\.")
 
 
 class AdapterStore:
@@ -54,7 +51,8 @@ class AdapterStore:
             raise CheckpointError(
                 f"the adapter at {folder} has changed since it was first used; load it again with load_inplace"
             )
-        self._check(folder, pairs)
+        shapes = {module: pair.shape for module, pair in pairs.items()}
+        check_fits(folder, shapes, {module: part.shape for module, part in self._parts.items()})
         own = {module: self._parts[module] for module in pairs}
         self._read[identity] = {
             module: _share(pairs[module], part) for module, part in own.items() if part.adapters is not None
@@ -100,24 +98,6 @@ class AdapterStore:
             slots.put(slot, adapters)
         self._slots[slot] = identity
         return slot
-
-    def _check(self, folder: Path, pairs: Mapping[str, LowRank]) -> None:
-        unknown = [module for module in pairs if module not in self._parts]
-        if unknown:
-            kinds = sorted({module.rsplit(".", 1)[-1] for module in self._parts})
-            layers = sorted({int(number) for module in self._parts for number in _LAYER.findall(module)})
-            raise CheckpointError(
-                f"{folder}: {len(unknown)} of {len(pairs)} modules of the adapter are none of this model's layers that "
-                f"can have one: {listed(unknown)}; these can: {', '.join(kinds)}, such as {min(self._parts)}, in "
-                f"layers {layers[0]} to {layers[-1]}"
-            )
-        for module, pair in pairs.items():
-            expected, got = self._parts[module].shape, pair.shape
-            if got != expected:
-                raise CheckpointError(
-                    f"{folder}: the adapter's {module} has {got[1]} inputs and {got[0]} outputs, the model's "
-                    f"{expected[1]} and {expected[0]}; the adapter is another model's"
-                )
 
 
 def _share(pair: LowRank, part: AdaptedPart) -> LowRank:

@@ -18,6 +18,7 @@ from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.decoder_loading import pieces_of_stack
 from octavo.models.sharing import ModelShare, head_shares, projected_features, stage_layers
 from octavo.ops.interface import Ops
+from octavo.ops.reference import ReferenceOps
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ def adapt_decoder(
     embedding, lm_head = adapting.embedding(decoder.embedding), adapting.head(decoder.lm_head)
     adapted_decoder = dataclasses.replace(decoder, embedding=embedding, layers=tuple(layers), lm_head=lm_head)
     return AdaptedDecoder(adapted_decoder, adapting.parts, adapting.rows)
+
+
+def adaptable_modules(config: DecoderConfig, names: WeightNames) -> dict[str, tuple[int, int]]:
+    """Return outputs and inputs of the modules that adapters may change, by name; needs no weights."""
+    none = np.zeros(0, np.int32)
+    adapting = _Adapting(config, names, ModelShare(), ReferenceOps(), 0, AdapterRows(none, none, none), {})
+    for index in range(len(config.layers)):
+        adapting.layer(None, index, "tokens")
+    adapting.embedding(None)
+    adapting.head(None)
+    return {name: part.shape for name, part in adapting.parts.items()}
 
 
 @dataclass(frozen=True, slots=True)

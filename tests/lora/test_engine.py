@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.config import LoadConfig
 from octavo.errors import CheckpointError, ConfigError, InvalidRequestError, ModelNotFoundError, UnsupportedError
+from octavo.loader.resolve import open_checkpoint
 from octavo.lora.request import LoRARequest
+from octavo.models.adapting import adaptable_modules
+from octavo.models.registry import describe_decoder
 from tests.engine.processes import comparable
 from tests.lora.adapters import PROJECTIONS, merge, rename_tensors, write_adapter
 from tests.tiny_models import gemma3_config, llama_config, write_tiny_model
@@ -73,6 +77,16 @@ def test_an_adapter_equals_merged_weights(config, options, tmp_path):
         assert prompt_logprobs(got) == pytest.approx(prompt_logprobs(want), abs=2e-3)
         assert prompt_logprobs(got) != pytest.approx(prompt_logprobs(base), abs=0.1)
         assert got.lora_request == request and base.lora_request is None
+
+
+@pytest.mark.parametrize("config", [llama_config(), gemma3_config()], ids=["llama", "gemma3"])
+def test_what_adapters_may_change_is_known_without_weights(config, tmp_path):
+    folder = str(write_tiny_model(tmp_path, config))
+    llm = LLM(folder, enable_lora=True, **SMALL)
+    (parts,) = llm.collective_rpc(lambda worker: worker.model_runner.adapters._store._parts)
+    checkpoint = open_checkpoint(folder, LoadConfig())
+    shapes = adaptable_modules(*describe_decoder(checkpoint.config))
+    assert shapes == {name: part.shape for name, part in parts.items()} and len(shapes) > 14
 
 
 def prompt_logprobs(output) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
 from octavo.entrypoints.openai.adapters import parse_lora_modules
-from octavo.entrypoints.openai.launch import check_adapters
+from octavo.entrypoints.openai.launch import check_adapters, launch
 from octavo.entrypoints.openai.server_args import ServerArgs
-from octavo.errors import ConfigError
+from octavo.errors import CheckpointError, ConfigError
 from octavo.lora.request import LoRARequest
 from tests.engine.processes import wait_until
 from tests.lora.adapters import rename_tensors, write_adapter
@@ -151,6 +152,22 @@ def test_adapters_are_checked_before_a_model_is_loaded(folder, tmp_path):
     for path, text in ((bad, "rank 17"), (tmp_path / "none", "no LoRA adapter at")):
         with pytest.raises(ConfigError, match=f"--lora-modules a=.*{text}"):
             check_adapters(args, ServerArgs(lora_modules=[f"a={path}"]))
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_adapters_of_another_model_are_refused_whatever_its_weights_are(processes, folder, tmp_path):
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    (model / "model.safetensors").write_bytes(b"none")
+    wide = write_adapter(tmp_path / "wide", write_tiny_model(tmp_path / "other", llama_config(hidden_size=32)))
+    wrong = rename_tensors(write_adapter(tmp_path / "wrong", folder / "model"), "mlp", "ffn")
+    for path, text in (
+        (wide, "--lora-modules a=.* inputs and 32 outputs, the model's .* and 64"),
+        (wrong, "--lora-modules a=.* none of this model's layers"),
+        (folder / "one", "model.safetensors"),
+    ):
+        server_args = ServerArgs(port=0, lora_modules=[f"a={path}"], api_server_count=processes)
+        with pytest.raises((ConfigError, CheckpointError), match=text):
+            launch(EngineArgs(model=str(model), enable_lora=True), server_args, ["base"])
 
 
 def test_a_start_with_an_adapter_that_is_missing_fails(engine, folder):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from octavo.log import get_logger
 
 if TYPE_CHECKING:
     from octavo.engine.async_llm import AsyncLLM
+    from octavo.engine.resolve import ResolvedEngine
 
 
 logger = get_logger(__name__)
@@ -58,7 +60,7 @@ def _serve_here(
     listener: socket.socket,
 ) -> None:
     """Serve in this process, which has the engine too."""
-    starting = _start_engine(engine_args)
+    starting = _start_engine(engine_args, server_args)
     from octavo.entrypoints.openai.run import run_server
 
     engine = starting.result()
@@ -107,20 +109,42 @@ def check_adapters(engine_args: EngineArgs, server_args: ServerArgs) -> None:
         return
     from octavo.engine.adapters import lora_config
     from octavo.entrypoints.openai.adapters import parse_lora_modules
-    from octavo.lora.checkpoint import adapter_identity, read_adapter
+    from octavo.lora.checkpoint import adapter_identity, adapter_shapes
 
     config = lora_config(engine_args)
     if config is None:
         raise ConfigError("--lora-modules needs --enable-lora")
     for name, path in parse_lora_modules(server_args.lora_modules).items():
-        try:
+        with _of_adapter(name, path):
             adapter_identity(Path(path))
-            read_adapter(Path(path), config.max_lora_rank, lambda module: "auto")
-        except (CheckpointError, ModelNotFoundError, UnsupportedError) as error:
-            raise ConfigError(f"--lora-modules {name}={path}: {error}") from error
+            adapter_shapes(Path(path), config.max_lora_rank)
 
 
-def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:
+def check_adapters_fit(model: ResolvedEngine, server_args: ServerArgs) -> None:
+    """Refuse --lora-modules that are another model's; reads no matrix. Raises ConfigError."""
+    if not server_args.lora_modules:
+        return
+    from octavo.entrypoints.openai.adapters import parse_lora_modules
+    from octavo.lora.checkpoint import adapter_shapes, check_fits
+    from octavo.models.adapting import adaptable_modules
+    from octavo.models.registry import describe_decoder
+
+    assert model.config.lora is not None, "checked before"
+    modules = adaptable_modules(*describe_decoder(model.checkpoint.config))
+    for name, path in parse_lora_modules(server_args.lora_modules).items():
+        with _of_adapter(name, path):
+            check_fits(Path(path), adapter_shapes(Path(path), model.config.lora.max_lora_rank), modules)
+
+
+@contextmanager
+def _of_adapter(name: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (CheckpointError, ModelNotFoundError, UnsupportedError) as error:
+        raise ConfigError(f"--lora-modules {name}={path}: {error}") from error
+
+
+def _start_engine(engine_args: EngineArgs, server_args: ServerArgs) -> Future[AsyncLLM]:
     """Start an engine, whose core comes first: its process and this one have as much to import.
 
     The rest is done on a thread: this one has the web framework to import meanwhile.
@@ -132,8 +156,10 @@ def _start_engine(engine_args: EngineArgs) -> Future[AsyncLLM]:
         try:
             from octavo.engine.async_llm import AsyncLLM
 
+            check_adapters_fit(starting.resolve(), server_args)
             future.set_result(AsyncLLM.from_starting(starting))
         except BaseException as error:
+            starting.close()
             future.set_exception(error)
 
     # a daemon: on Ctrl-C this process ends without waiting for it, and the engine process with it

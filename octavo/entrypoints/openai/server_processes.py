@@ -19,6 +19,7 @@ from octavo.engine.llm_engine import metrics_of
 from octavo.engine.process_start import StartingProcess
 from octavo.engine.supervisor import RecoveryPolicy
 from octavo.entrypoints.event_loop import run as run_in_loop
+from octavo.entrypoints.openai.launch import check_adapters_fit
 from octavo.entrypoints.openai.listening import url_of
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.entrypoints.openai.server_process import PROGRAM, ServerOrders
@@ -54,6 +55,7 @@ def serve_with_processes(
     try:
         # they have imports to do meanwhile
         children += [ServerChild(_orders_of(index, orders, len(listeners)), one) for index, one in enumerate(listeners)]
+        check_adapters_fit(starting.resolve(), server_args)
         started = starting.wait()
         url = url_of(server_args, listeners[0])
         servers = ServerProcesses(orders, listeners, children, url, server_args.shutdown_timeout)
