@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from octavo.config import ModelConfig, SchedulerConfig
 from octavo.engine.parallel_sampling import SEED_RANGE
 from octavo.engine.pooling_input import PoolingInput
@@ -24,6 +26,7 @@ from octavo.sampling.custom_processors import validate_with_processors
 from octavo.structured.checker import GrammarChecker
 from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.pooling import PoolingParams, neutral_sampling_params
+from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.request import EngineCoreRequest
 from octavo.types.sampling_checks import as_int, wrong
 from octavo.types.sampling_params import SamplingParams
@@ -280,13 +283,14 @@ class InputProcessor:
         request.grammar = self._grammars.check(wish)
         request.sampling_params.structured_outputs = None
         markers = request.sampling_params.reasoning_markers
-        if self._grammars.config.enable_in_reasoning:
-            return
         if reasoning_end:
-            request.reasoning_end_token_ids = list(reasoning_end)
-        elif markers is not None:
-            request.reasoning_end_token_ids = markers.ids_before_answer
-            request.reasoning_start_token_ids = markers.ids_that_may_begin
+            end = list(reasoning_end)
+            markers = ReasoningMarkers([], end, begins_inside=True, answer_token_ids=end)
+        if markers is None or markers.ids_before_answer is None or self._grammars.config.enable_in_reasoning:
+            return
+        request.reasoning_end_token_ids = markers.ids_before_answer
+        request.reasoning_start_token_ids = markers.ids_that_may_begin
+        request.sampling_params.set_reasoning_markers(msgspec.structs.replace(markers, answer_must_follow=True))
 
     def _add_reasoning_markers(self, params: SamplingParams, token_ids: list[int]) -> None:
         """Tell a request with a budget or a grammar where its reasoning ends, unless its entry point did.

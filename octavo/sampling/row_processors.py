@@ -1,6 +1,6 @@
 """What masks or shifts one request's logits before penalties: each is made once per request and knows nothing else.
 
-Order (as in vLLM): allowed ids, bad words, min_tokens, logit_bias, thinking budget, then custom processors.
+Order (as in vLLM): allowed ids, bad words, min_tokens, logit_bias, the end of reasoning, then custom processors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from octavo.ops.interface import Float
-from octavo.sampling.thinking_budget import ThinkingBudget
+from octavo.sampling.reasoning_end import ReasoningEnd
 from octavo.types.step import NewRequestData
 
 
@@ -91,6 +91,7 @@ def make_row_processors(request: NewRequestData) -> list[RowProcessor]:
     if params.logit_bias:
         processors.append(LogitBias(params.logit_bias))
     markers = params.reasoning_markers
-    if params.thinking_token_budget is not None and markers is not None:
-        processors.append(ThinkingBudget(params.thinking_token_budget, markers))
+    if markers is not None and (params.thinking_token_budget is not None or markers.answer_must_follow):
+        eos_token_ids = [token_id for token_id in ends if token_id not in (params.stop_token_ids or ())]
+        processors.append(ReasoningEnd(params.thinking_token_budget, markers, eos_token_ids))
     return processors

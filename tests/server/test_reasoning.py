@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Engine, Server
-from tests.server.scripted import CLOCK, TEMPLATE, added_up, call_text, say
+from tests.server.scripted import CLOCK, END, TEMPLATE, added_up, call_text, say
 
 HI = [{"role": "user", "content": "Hi"}]
 THOUGHT = "<think>\nLet me see.\n</think>\n\nParis."
@@ -173,6 +173,37 @@ def test_a_demanded_call_comes_after_the_reasoning(scripted_engine: Engine):
     (call,) = choice["message"]["tool_calls"]
     assert call["function"] == {"name": "clock", "arguments": "{}"} and choice["message"]["reasoning"]
     assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "clock"}}])
+@pytest.mark.parametrize("thought", ["", "Hm"])
+def test_a_model_that_would_end_within_its_reasoning_makes_the_demanded_call(
+    scripted_engine: Engine, thought: str, choice: object, streams: bool
+):
+    server = opened_server(scripted_engine)
+    fields: dict[str, Any] = dict(temperature=0, max_tokens=200, logit_bias={END: 100}, parallel_tool_calls=False)
+    reply = say(server, thought, stream=streams, tools=[CLOCK], tool_choice=choice, **fields)
+    message = added_up(reply.events) if streams else reply.json["choices"][0]["message"]
+    reason = message["finish_reason"] if streams else reply.json["choices"][0]["finish_reason"]
+    assert (message["reasoning"] or "", reason, len(message["tool_calls"])) == (thought, "tool_calls", 1)
+
+
+def test_a_model_that_would_end_within_its_reasoning_gives_the_demanded_format(scripted_engine: Engine):
+    server = opened_server(scripted_engine)
+    fields = dict(temperature=0, max_tokens=60, logit_bias={END: 100})
+    choice = server.chat("Hi", structured_outputs={"choice": ["yes", "no"]}, **fields).json["choices"][0]
+    assert choice["message"]["content"] in ("yes", "no") and choice["finish_reason"] == "stop"
+    free = server.chat("Hi", **fields).json["choices"][0]
+    assert not free["message"]["content"] and free["finish_reason"] == "stop", "nothing has to follow"
+
+
+def test_reasoning_that_never_ends_leaves_no_room_for_the_demanded_call(scripted_engine: Engine):
+    server = opened_server(scripted_engine)
+    fields = dict(temperature=0, max_tokens=30, ignore_eos=True, tools=[CLOCK], tool_choice="required")
+    choice = server.chat("Hi", **fields).json["choices"][0]
+    assert choice["finish_reason"] == "length" and choice["message"]["reasoning"]
+    assert not choice["message"].get("tool_calls") and choice["message"]["content"] is None
 
 
 def test_a_grammar_begins_at_once_where_reasoning_is_switched_off(scripted: Server):

@@ -1,11 +1,12 @@
-"""The thinking budget: which id is forced after which tokens."""
+"""The end of reasoning: which id is forced after which tokens, and that an answer follows where it must."""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
-from octavo.sampling.thinking_budget import ThinkingBudget
+from octavo.sampling.reasoning_end import ReasoningEnd
 from octavo.types.reasoning import ReasoningMarkers
 
 START, END = [1, 2], [3, 4]
@@ -13,10 +14,10 @@ START, END = [1, 2], [3, 4]
 
 def forced(budget: int, output: list[int], begins_inside: bool = False, start: list[int] = START) -> int | None:
     """Return the only id that is left after this output, seen at once, or None when none is forced."""
-    return left(ThinkingBudget(budget, ReasoningMarkers(start, END, begins_inside)), output)
+    return left(ReasoningEnd(budget, ReasoningMarkers(start, END, begins_inside)), output)
 
 
-def left(processor: ThinkingBudget, output: list[int]) -> int | None:
+def left(processor: ReasoningEnd, output: list[int]) -> int | None:
     logits = np.arange(12, dtype=np.float32)
     processor.apply(logits, output)
     finite = np.flatnonzero(np.isfinite(logits)).tolist()
@@ -61,9 +62,9 @@ def test_a_format_without_an_opening_marker_ends_once():
 def test_the_marker_of_a_call_ends_the_reasoning_too():
     """Some models leave the end out before a call, which must not be broken up."""
     markers = ReasoningMarkers(START, END, further_ends=[[5, 6]])
-    assert left(ThinkingBudget(2, markers), [1, 2, 7, 7]) == 3
-    assert left(ThinkingBudget(2, markers), [1, 2, 7, 5, 6]) is None
-    assert left(ThinkingBudget(2, markers), [1, 2, 7, 5, 6, 8, 8, 8]) is None
+    assert left(ReasoningEnd(2, markers), [1, 2, 7, 7]) == 3
+    assert left(ReasoningEnd(2, markers), [1, 2, 7, 5, 6]) is None
+    assert left(ReasoningEnd(2, markers), [1, 2, 7, 5, 6, 8, 8, 8]) is None
 
 
 def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
@@ -72,13 +73,13 @@ def test_what_is_forced_does_not_depend_on_when_the_tokens_were_seen():
     for _ in range(300):
         output = generator.integers(1, 6, 30).tolist()
         budget = int(generator.integers(0, 8))
-        seen_one_by_one = ThinkingBudget(budget, ReasoningMarkers(START, END))
+        seen_one_by_one = ReasoningEnd(budget, ReasoningMarkers(START, END))
         for length in [*range(31), 12, 20]:
             assert left(seen_one_by_one, output[:length]) == forced(budget, output[:length]), (output, length, budget)
 
 
 def test_a_generation_under_a_budget_has_exactly_that_much_reasoning():
-    made = ThinkingBudget(5, ReasoningMarkers(START, END))
+    made = ReasoningEnd(5, ReasoningMarkers(START, END))
     output = [1, 2]
     while (token := left(made, output)) is None and len(output) < 50:
         output.append(7)
@@ -86,3 +87,44 @@ def test_a_generation_under_a_budget_has_exactly_that_much_reasoning():
         output.append(token)
         token = left(made, output)
     assert output == [1, 2, *[7] * 5, 3, 4]
+
+
+EOS = [10, 11]  # the likeliest of all in `weighed`
+
+
+def weighed(markers: ReasoningMarkers, output: list[int], budget: int | None = None) -> tuple[int, bool]:
+    """Return the likeliest id after an output whose answer must follow, and whether the output may end."""
+    must_follow = msgspec.structs.replace(markers, answer_must_follow=True)
+    logits = np.arange(12, dtype=np.float32)
+    ReasoningEnd(budget, must_follow, EOS).apply(logits, output)
+    return int(logits.argmax()), bool(np.isfinite(logits[EOS]).any())
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([], (11, True)),  # no reasoning, and a grammar holds
+        ([1, 2], (3, False)),
+        ([1, 2, 7, 7], (3, False)),
+        ([1, 2, 7, 3], (4, False)),
+        ([1, 2, 7, 3, 4], (11, True)),
+        ([1, 2, 7, 3, 4, 1, 2], (11, True)),  # part of the answer
+    ],
+)
+def test_an_output_that_would_end_before_its_answer_closes_its_reasoning(output: list[int], expected: tuple[int, bool]):
+    markers = ReasoningMarkers(START, END, answer_token_ids=END)
+    assert weighed(markers, output) == expected
+    assert weighed(markers, output, budget=20) == expected
+
+
+def test_messages_in_other_channels_come_before_the_answer_too():
+    markers = ReasoningMarkers(START, END, may_begin=True, answer_token_ids=[8, 9])
+    for output in ([], [1, 2, 7], [1, 2, 7, 3, 4], [1, 2, 7, 3, 4, 8]):
+        assert weighed(markers, output) == (4 if output[-1:] == [3] else 3, False)
+    assert weighed(markers, [1, 2, 7, 3, 4, 8, 9, 7]) == (11, True)
+
+
+def test_an_answer_that_need_not_follow_may_be_left_out():
+    logits = np.arange(12, dtype=np.float32)
+    ReasoningEnd(9, ReasoningMarkers(START, END, answer_token_ids=END), EOS).apply(logits, [1, 2, 7])
+    assert logits.tolist() == list(range(12))
