@@ -88,22 +88,38 @@ void PackedWeight::read_row(std::int64_t index, float* out) const {
 
 namespace {
 
-// The split of one part over threads. Neighbouring tiles share their panels.
+// The split of one part of a job over threads. Neighbouring tiles share their panels.
 struct Split {
+    const LinearJob* job;
+    const WeightPart* part;
+    std::int64_t first_column;
     std::int64_t row_tiles;
     std::int64_t panel_tiles;
     std::int64_t first_tile;
-    std::int64_t first_column;
 };
 
-Split choose_split(const WeightPart& part, std::int64_t num_rows) {
-    const std::int64_t row_tiles = (num_rows + part.row_block() - 1) / part.row_block();
-    const double tile_ns = part.panel_ns(num_rows) / static_cast<double>(row_tiles);
-    const std::int64_t num_tiles = choose_num_tiles(part.num_panels() * row_tiles, tile_ns);
-    if (row_tiles == 1) return {1, num_tiles, 0, 0};
+void choose_tiles(Split& split) {
+    const WeightPart& part = *split.part;
+    const std::int64_t num_rows = split.job->rows.end - split.job->rows.begin;
+    split.row_tiles = (num_rows + part.row_block() - 1) / part.row_block();
+    const double tile_ns = part.panel_ns(num_rows) / static_cast<double>(split.row_tiles);
+    split.panel_tiles = choose_num_tiles(part.num_panels() * split.row_tiles, tile_ns);
+    if (split.row_tiles == 1) return;
     // A tile copies its rows' inputs first: at least 8 panels pay for that. At most 16, so that the next tile finds them in a cache.
-    const std::int64_t fewest = std::max((num_tiles + row_tiles - 1) / row_tiles, part.num_panels() / 16);
-    return {row_tiles, std::max<std::int64_t>(1, std::min(fewest, (part.num_panels() + 7) / 8)), 0, 0};
+    const std::int64_t fewest =
+        std::max((split.panel_tiles + split.row_tiles - 1) / split.row_tiles, part.num_panels() / 16);
+    split.panel_tiles = std::max<std::int64_t>(1, std::min(fewest, (part.num_panels() + 7) / 8));
+}
+
+void multiply_tile(const LinearInput& input, const Split& split, std::int64_t tile) {
+    const LinearJob& job = *split.job;
+    const std::int64_t own = tile - split.first_tile;
+    const Range panels = tile_range(split.part->num_panels(), split.panel_tiles, own / split.row_tiles);
+    if (panels.begin == panels.end) return;
+    const Range rows = tile_range(job.rows.end - job.rows.begin, split.row_tiles, own % split.row_tiles);
+    split.part->multiply(input, {{job.rows.begin + rows.begin, job.rows.begin + rows.end}, panels,
+                                 job.bias == nullptr ? nullptr : job.bias + split.first_column, job.out + split.first_column,
+                                 job.weight->out_features()});
 }
 
 void round_input(LinearInput& input, int group) {
@@ -113,35 +129,35 @@ void round_input(LinearInput& input, int group) {
 
 }  // namespace
 
-void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const {
+void run_linears(const Matrix<const float>& x, const std::vector<LinearJob>& jobs, const Companion* companion) {
     if (x.rows == 0) return;
     LinearInput input{x, {}, {}};
     if (companion != nullptr) round_input(input, companion->activation_group);
-    for (const auto& part : parts_) round_input(input, part->activation_group());
     std::vector<Split> splits;
-    std::int64_t num_tiles = 0, first_column = 0;
-    for (const auto& part : parts_) {
-        splits.push_back(choose_split(*part, x.rows));
-        splits.back().first_tile = num_tiles;
-        splits.back().first_column = first_column;
-        num_tiles += splits.back().row_tiles * splits.back().panel_tiles;
-        first_column += part->out_features();
+    std::int64_t num_tiles = 0;
+    for (const LinearJob& job : jobs) {
+        if (job.rows.begin == job.rows.end) continue;
+        std::int64_t first_column = 0;
+        for (const auto& part : job.weight->parts()) {
+            round_input(input, part->activation_group());
+            splits.push_back({&job, part.get(), first_column, 0, 0, num_tiles});
+            choose_tiles(splits.back());
+            num_tiles += splits.back().row_tiles * splits.back().panel_tiles;
+            first_column += part->out_features();
+        }
     }
     const std::int64_t num_others = companion == nullptr ? 0 : companion->num_tiles;
     parallel_for(num_tiles + num_others, [&](std::int64_t tile) {
         if (tile < num_others) return companion->run_tile(input, tile);
         tile -= num_others;
-        std::size_t index = splits.size() - 1;
-        while (tile < splits[index].first_tile) --index;
-        const Split& split = splits[index];
-        const WeightPart& part = *parts_[index];
-        const std::int64_t own = tile - split.first_tile;
-        const Range panels = tile_range(part.num_panels(), split.panel_tiles, own / split.row_tiles);
-        if (panels.begin == panels.end) return;
-        part.multiply(input, {tile_range(x.rows, split.row_tiles, own % split.row_tiles), panels,
-                              bias == nullptr ? nullptr : bias + split.first_column, out + split.first_column,
-                              out_features()});
+        const auto behind = std::upper_bound(splits.begin(), splits.end(), tile,
+                                             [](std::int64_t wanted, const Split& split) { return wanted < split.first_tile; });
+        multiply_tile(input, *(behind - 1), tile);
     });
+}
+
+void PackedWeight::linear(const Matrix<const float>& x, const float* bias, float* out, const Companion* companion) const {
+    run_linears(x, {{this, {0, x.rows}, bias, out}}, companion);
 }
 
 void run_embedding(const std::int32_t* ids, std::int64_t count, const Weight& table, float* out) {

@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "attention.h"
 #include "dispatch.h"
+#include "experts.h"
 #include "rows.h"
 #include "sampling.h"
 #include "shared_group.h"
@@ -55,6 +56,7 @@ NB_MODULE(_native, m) {
 
     bind_linear(m);
     bind_rows(m);
+    bind_experts(m);
     bind_adapters(m);
     bind_attention(m);
     bind_encoder_attention(m);

@@ -17,44 +17,15 @@
 
 #include "adapters.h"
 #include "attention.h"
+#include "experts.h"
 #include "rows.h"
 #include "shared_group.h"
+#include "tape_step.h"
 #include "thread_pool.h"
 #include "weight.h"
 
 namespace octavo {
 namespace {
-
-// Part of each row of an intermediate result: `heads` times `columns` contiguous floats at `offset`.
-struct View {
-    std::int64_t slot;
-    std::int64_t row_stride;
-    std::int64_t offset;
-    std::int64_t heads;
-    std::int64_t columns;
-};
-using ViewTuple = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-
-// One place of the arena (or, outside it, an argument of replay): rows of `width` floats, as many as the step has of `dimension`.
-struct Slot {
-    std::int64_t dimension;
-    std::int64_t width;
-};
-
-// A step's argument that belongs to one KV cache group.
-struct Group {
-    StepRows rows;
-    const std::int64_t* slot_mapping;
-};
-
-// What a replay knows: addresses and row counts.
-struct Step {
-    std::vector<std::int64_t> num_rows;  // by dimension
-    mutable std::vector<float*> slots;
-    mutable float* moved_slot = nullptr;  // where a slot lies that is elsewhere for two calls, see Tape::all_gather
-    std::vector<Vector<const std::int32_t>> ids;
-    std::vector<Group> groups;
-};
 
 class Tape {
   public:
@@ -100,6 +71,26 @@ class Tape {
         const float* bias = bias_array ? constant(*bias_array, "bias", weight->out_features()) : nullptr;
         record("linear", [=, from = view(x), to = view(out)](const Step& step) {
             weight->linear(matrix(step, from), bias, address(step, to));
+        });
+    }
+
+    void expert_inputs(ViewTuple x, ViewTuple logits, ViewTuple out, const RoutingTuple& routing_tuple,
+                       const std::vector<nb::object>& weights, nb::object bias, const std::string& kind) {
+        const Experts experts = hold_experts(weights, bias);
+        check_expert_inputs(experts, view(x).columns, view(logits).columns);
+        const Routing routing = read_routing(routing_tuple, experts.count());
+        record("expert_inputs", [=, from = view(x), by = view(logits), to = view(out), function = activation_named(kind.c_str())](const Step& step) {
+            run_expert_inputs(matrix(step, from), matrix(step, by), routing, experts, function, address(step, to));
+        });
+    }
+
+    void expert_outputs(ViewTuple h, ViewTuple logits, ViewTuple out, const RoutingTuple& routing_tuple,
+                        const std::vector<nb::object>& weights, nb::object bias, const std::vector<std::int64_t>& widths) {
+        const Experts experts = hold_experts(weights, bias);
+        const Routing routing = read_routing(routing_tuple, experts.count());
+        check_expert_outputs(experts, routing, widths, view(h).columns, view(logits).columns);
+        record("expert_outputs", [=, from = view(h), by = view(logits), to = view(out)](const Step& step) {
+            run_expert_outputs(matrix(step, from), matrix(step, by), routing, experts, widths, address(step, to));
         });
     }
 
@@ -383,6 +374,12 @@ class Tape {
         return *nb::cast<const T*>(object);
     }
 
+    Experts hold_experts(const std::vector<nb::object>& weights, nb::object bias) {
+        held_.insert(held_.end(), weights.begin(), weights.end());
+        held_.push_back(bias);
+        return read_experts(weights, bias);
+    }
+
     const float* constant(nb::object array, const char* name, std::int64_t size) {
         held_.push_back(array);
         return read_vector<float>(array, name, size).data;
@@ -545,6 +542,10 @@ void bind_tape(nb::module_& m) {
         .def("all_gather", &Tape::all_gather)
         .def("take_rows", &Tape::take_rows)
         .def("linear", &Tape::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none())
+        .def("expert_inputs", &Tape::expert_inputs, nb::arg("x"), nb::arg("logits"), nb::arg("out"), nb::arg("routing"),
+             nb::arg("weights"), nb::arg("bias").none(), nb::arg("kind"))
+        .def("expert_outputs", &Tape::expert_outputs, nb::arg("h"), nb::arg("logits"), nb::arg("out"), nb::arg("routing"),
+             nb::arg("weights"), nb::arg("bias").none(), nb::arg("widths"))
         .def("adapted_linear", &Tape::adapted_linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias").none(),
              nb::arg("slots"), nb::arg("adapters"))
         .def("rms_norm", &Tape::rms_norm)

@@ -112,10 +112,22 @@ class PackedWeight final : public Weight {
     bool rounds_inputs() const override;
 
     std::int64_t size_bytes() const;
+    const std::vector<std::unique_ptr<WeightPart>>& parts() const { return parts_; }
 
   private:
     std::vector<std::unique_ptr<WeightPart>> parts_;
 };
+
+// One product among several: rows of the input times one matrix.
+struct LinearJob {
+    const PackedWeight* weight;
+    Range rows;         // of the input, and of `out`
+    const float* bias;  // or null
+    float* out;         // row 0: [rows of the input, out_features]
+};
+
+// Computes all jobs at once, on the thread pool. Jobs may share rows or have none.
+void run_linears(const Matrix<const float>& x, const std::vector<LinearJob>& jobs, const Companion* companion = nullptr);
 
 // Zeroed memory that a weight lives in, aligned to a cache line; a chunk of it goes back when its last weight does.
 // Throws std::bad_alloc.

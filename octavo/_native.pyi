@@ -3,6 +3,7 @@
 Arrays are checked by the functions themselves: a wrong dtype, shape, layout or index raises ValueError.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 _Float = NDArray[np.float32]
 _Int = NDArray[np.int32]
 _Cache = NDArray[Any]  # see octavo/ops/kv_layout.py
+_Routing = tuple[int, bool, bool, float, _Float | None]  # see octavo/ops/native_experts.py
 _Scales = NDArray[np.float32] | NDArray[np.uint16]
 
 class Weight:
@@ -76,6 +78,26 @@ class Tape:
         num_groups: int,
     ) -> None: ...
     def linear(self, x: _View, out: _View, weight: Weight, bias: _Float | None) -> None: ...
+    def expert_inputs(
+        self,
+        x: _View,
+        logits: _View,
+        out: _View,
+        routing: _Routing,
+        weights: Sequence[object],
+        bias: _Float | None,
+        kind: str,
+    ) -> None: ...
+    def expert_outputs(
+        self,
+        h: _View,
+        logits: _View,
+        out: _View,
+        routing: _Routing,
+        weights: Sequence[object],
+        bias: _Float | None,
+        widths: list[int],
+    ) -> None: ...
     def replay(
         self, num_rows: list[int], ids: list[_Int], arguments: list[_Float], groups: list[list[NDArray[np.integer]]]
     ) -> list[int]: ...
@@ -103,6 +125,12 @@ def set_isa(name: str) -> None: ...
 def num_threads() -> int: ...
 def set_num_threads(count: int) -> None: ...
 def linear(x: _Float, weight: Weight, bias: _Float | None) -> _Float: ...
+def expert_inputs(
+    x: _Float, logits: _Float, routing: _Routing, weights: Sequence[object], bias: _Float | None, kind: str
+) -> _Float: ...
+def expert_outputs(
+    h: _Float, logits: _Float, routing: _Routing, weights: Sequence[object], bias: _Float | None, widths: list[int]
+) -> _Float: ...
 def embedding(token_ids: _Int, table: Weight) -> _Float: ...
 def embedding_share(token_ids: _Int, table: Weight, first_id: int, num_ids: int) -> _Float: ...
 def take_rows(x: _Float, rows: _Int) -> _Float: ...

@@ -53,7 +53,7 @@ MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_CLASS_METHODS = 25
 MAX_CPP_LINES = 600
-MAX_TOTAL_LINES = 56_000  # of Python in octavo/; raised on purpose, with a reason in docs/LOG.md
+MAX_TOTAL_LINES = 58_500  # of Python in octavo/; raised on purpose, with a reason in docs/LOG.md
 MAX_ENVIRONMENT_VARIABLES = 15
 
 # "path::name" -> date (YYYY-MM-DD) when it was allowed. May only shrink: whoever splits an entry removes its line.

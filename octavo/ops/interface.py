@@ -145,6 +145,64 @@ def matrix_shape(matrix: AdapterMatrix) -> tuple[int, int]:
     return rows, columns
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token chooses top_k of E experts, from a logit of each.
+
+    scores: softmax of the logits over all experts, or the sigmoid of each
+    bias: [E], added to the scores for the choice alone
+    renormalize: the chosen ones' scores are divided by their sum
+    scale: what the result is multiplied by
+
+    The best score is chosen first, among equals the lower number.
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = False
+    scale: float = 1.0
+    bias: Float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """One projection of every expert, all of one shape. bias: [E, O] or None"""
+
+    weights: tuple[Weight, ...]
+    bias: Float | None = None
+
+    @property
+    def out_features(self) -> int:
+        return self.weights[0].out_features
+
+    @property
+    def in_features(self) -> int:
+        return self.weights[0].in_features
+
+
+class ExpertOps(Protocol):
+    """Both halves of a mixture of experts. logits: [T, E], from which every token's experts follow (see `Routing`).
+
+    A row's products are those of `linear`, whichever rows go to the same expert.
+    """
+
+    def expert_inputs(
+        self, x: Float, logits: Float, routing: Routing, experts: ExpertWeights, kind: Activation
+    ) -> Float:
+        """Return act_and_mul(linear(x, gate and up)) of each chosen expert, best first: x [T, H] -> [T, top_k * I].
+
+        experts: gate and up stacked, [2I, H] each
+        """
+
+    def expert_outputs(
+        self, h: Float, logits: Float, routing: Routing, experts: ExpertWeights, widths: Sequence[int]
+    ) -> Float:
+        """Return the sum, in the order of choice, of the chosen experts' outputs times their weights: [T, O].
+
+        h: [T, top_k * I], for each rank what it has of all choices; widths: how many of the I features each rank has
+        """
+
+
 class AdapterSlots(Protocol):
     """The LoRA adapters of one linear layer, by slot; each part of its outputs has its own. Opaque to layers."""
 
@@ -174,7 +232,7 @@ class AdapterOps(Protocol):
         """
 
 
-class Ops(SamplingOps, AdapterOps, Protocol):
+class Ops(SamplingOps, AdapterOps, ExpertOps, Protocol):
     """One backend. See the module docstring for the contract common to all methods."""
 
     name: str

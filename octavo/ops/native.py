@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 from octavo import _native
 from octavo.distributed.group import Group
 from octavo.loader.compact import BlockMatrix, CompactMatrix, HalfMatrix, QuantizedMatrix
-from octavo.ops.interface import AdapterSlots, AttentionMetadata, Float, Int, Weight
+from octavo.ops.interface import (
+    Activation,
+    AdapterSlots,
+    AttentionMetadata,
+    ExpertWeights,
+    Float,
+    Int,
+    Routing,
+    Weight,
+)
 from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.native_adapters import NativeSlots, packed_slots
+from octavo.ops.native_experts import expert_arguments
 from octavo.ops.native_tape import NativeTape
 from octavo.ops.ranks import summed
 from octavo.ops.tape import ModelFunctions, TapeLimits
@@ -62,6 +72,16 @@ class NativeOps:
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         return _native.adapted_linear(x, _packed(weight), bias, slots, packed_slots(adapters))
+
+    def expert_inputs(
+        self, x: Float, logits: Float, routing: Routing, experts: ExpertWeights, kind: Activation
+    ) -> Float:
+        return _native.expert_inputs(x, logits, *expert_arguments(routing, experts), kind)
+
+    def expert_outputs(
+        self, h: Float, logits: Float, routing: Routing, experts: ExpertWeights, widths: Sequence[int]
+    ) -> Float:
+        return _native.expert_outputs(h, logits, *expert_arguments(routing, experts), list(widths))
 
     rms_norm = staticmethod(_native.rms_norm)
     add_rms_norm = staticmethod(_native.add_rms_norm)

@@ -16,9 +16,20 @@ import numpy as np
 from octavo.distributed.group import Group
 from octavo.distributed.shared_memory import SharedMemoryGroup
 from octavo.errors import UnsupportedError
-from octavo.ops.interface import Activation, AdapterSlots, AttentionMetadata, Float, Int, Ops, Weight
+from octavo.ops.interface import (
+    Activation,
+    AdapterSlots,
+    AttentionMetadata,
+    ExpertWeights,
+    Float,
+    Int,
+    Ops,
+    Routing,
+    Weight,
+)
 from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.native_adapters import packed_slots
+from octavo.ops.native_experts import expert_arguments
 
 
 @dataclass(frozen=True)
@@ -185,7 +196,26 @@ class _RecordingAdapters:
         return self._recording.emit("adapted_linear", (x,), dimension, (weight.out_features,), *constants)
 
 
-class RecordingOps(_RecordingAdapters):
+class _RecordingExperts:
+    """See `octavo.ops.interface.ExpertOps`."""
+
+    _recording: Recording
+
+    def expert_inputs(
+        self, x: Float, logits: Float, routing: Routing, experts: ExpertWeights, kind: Activation
+    ) -> Float:
+        inner = (routing.top_k * experts.out_features // 2,)
+        constants = (*expert_arguments(routing, experts), kind)
+        return self._recording.emit("expert_inputs", (x, logits), _array(x).buffer.dimension, inner, *constants)
+
+    def expert_outputs(
+        self, h: Float, logits: Float, routing: Routing, experts: ExpertWeights, widths: Sequence[int]
+    ) -> Float:
+        inner, constants = (experts.out_features,), (*expert_arguments(routing, experts), list(widths))
+        return self._recording.emit("expert_outputs", (h, logits), _array(h).buffer.dimension, inner, *constants)
+
+
+class RecordingOps(_RecordingAdapters, _RecordingExperts):
     """The ops that a forward may call, each noting its call; see `octavo.ops.interface.Ops` for their contract.
 
     Argument checks that need no values happen when a backend builds its tape from the recording.

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from octavo.distributed.group import Group
 from octavo.loader.compact import CompactMatrix
-from octavo.ops import kv_layout, reference_adapters, reference_attention, reference_sampling
+from octavo.ops import kv_layout, reference_adapters, reference_attention, reference_experts, reference_sampling
 from octavo.ops.checks import check_array, check_range
-from octavo.ops.interface import Activation, AdapterSlots, Float, Int, Weight
+from octavo.ops.interface import Activation, AdapterSlots, ExpertWeights, Float, Int, Routing, Weight
 from octavo.ops.kv_layout import KVCache, cache_sizes
 from octavo.ops.ranks import summed
 from octavo.ops.reference_quantized import ReferencePart, reference_part, round_activations
@@ -113,6 +113,27 @@ class ReferenceOps:
 
     def adapted_linear(self, x: Float, weight: Weight, bias: Float | None, slots: Int, adapters: AdapterSlots) -> Float:
         return reference_adapters.add(self.linear(x, weight, bias), x, slots, adapters)
+
+    def expert_inputs(
+        self, x: Float, logits: Float, routing: Routing, experts: ExpertWeights, kind: Activation
+    ) -> Float:
+        check_array("x", x, (None, experts.in_features))
+        check_array("logits", logits, (len(x), len(experts.weights)))
+        choices, _ = reference_experts.route(logits, routing)
+        rows = np.repeat(x, routing.top_k, axis=0)
+        gate_up = reference_experts.chosen(self.linear, rows, choices.reshape(-1), experts)
+        return self.act_and_mul(gate_up, kind).reshape(len(x), routing.top_k * experts.out_features // 2)
+
+    def expert_outputs(
+        self, h: Float, logits: Float, routing: Routing, experts: ExpertWeights, widths: Sequence[int]
+    ) -> Float:
+        check_array("logits", logits, (len(h), len(experts.weights)))
+        choices, weights = reference_experts.route(logits, routing)
+        rows = reference_experts.in_order_of_choice(h, routing.top_k, widths)
+        products = reference_experts.chosen(self.linear, rows, choices.reshape(-1), experts)
+        weighed = products.reshape(*choices.shape, experts.out_features) * weights[..., None]
+        total: Float = weighed.sum(axis=1)
+        return total
 
     def rms_norm(self, x: Float, weight: Float, eps: float) -> Float:
         check_array("x", x, (None,) * (x.ndim if x.ndim in (2, 3) else 2))
