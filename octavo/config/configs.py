@@ -92,7 +92,6 @@ class SchedulerConfig:
     max_long_partial_prefills: int = 1
     policy: SchedulingPolicy = "fcfs"
     reserve_full_sequence: bool = True
-    max_num_encoder_tokens: int = 0
     num_lookahead_tokens: int = 0
     num_batches_in_flight: int = 1
     async_scheduling: bool = False

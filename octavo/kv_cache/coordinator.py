@@ -44,18 +44,18 @@ class KVCacheCoordinator:
         """Return the cached blocks of the longest prefix of at most max_tokens tokens, and its length."""
         return tuple([] for _ in self.managers), 0
 
-    def num_blocks_to_start(self, hit: HitBlocks, num_computed_tokens: int, num_slots: int) -> int:
+    def num_blocks_to_start(self, hit: HitBlocks, num_slots: int) -> int:
         """Return how many free blocks a request with this hit takes for slots 0 .. num_slots - 1."""
         total = 0
         for manager, blocks in zip(self.managers, hit, strict=True):
-            total += manager.num_new_blocks(len(blocks), num_computed_tokens, num_slots)
+            total += manager.num_new_blocks(len(blocks), num_slots)
             total += sum(block.ref_count == 0 for block in blocks if block is not self._pool.null_block)
         return total
 
     def num_blocks_to_extend(self, request_id: str, num_slots: int) -> int:
         """Return how many free blocks a running request takes for slots 0 .. num_slots - 1."""
         return sum(
-            max(manager.num_new_blocks(len(manager.blocks(request_id)), 0, num_slots), 0) for manager in self.managers
+            max(manager.num_new_blocks(len(manager.blocks(request_id)), num_slots), 0) for manager in self.managers
         )
 
     def num_blocks_to_finish(self, request_id: str, num_tokens: int) -> int:

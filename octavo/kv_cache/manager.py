@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.config.configs import CacheConfig
 from octavo.kv_cache.block_pool import BlockPool
 from octavo.kv_cache.coordinator import HitBlocks, hash_block_size, make_coordinator
-from octavo.kv_cache.hashing import SequenceItem, extend_block_hashes
+from octavo.kv_cache.hashing import extend_block_hashes
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.kv_spec import KVCacheConfig
 from octavo.types.stats import PrefixCacheStats
@@ -34,8 +33,6 @@ class CacheableRequest(Protocol):
     @property
     def root_hash(self) -> bytes: ...
     @property
-    def items(self) -> Sequence[SequenceItem]: ...
-    @property
     def skip_reading_prefix_cache(self) -> bool: ...
 
 
@@ -50,7 +47,7 @@ class PrefixHit:
 class KVCacheManager:
     """Gives requests the slots for their tokens, finds cached prefixes, and frees.
 
-    A request's slots:  [hit | external | computed here | new | lookahead)
+    A request's slots:  [hit | computed here | new | lookahead)
     Blocks enter the prefix cache in `cache_blocks`, not with their allocation: until the step is settled a request
     may still lose its place in it, and a block that was never computed must not be found.
 
@@ -112,24 +109,17 @@ class KVCacheManager:
         self,
         request: CacheableRequest,
         hit: PrefixHit,
-        num_external_tokens: int,
         num_new_tokens: int,
         num_lookahead_tokens: int = 0,
         num_reserved_blocks: int = 0,
     ) -> BlockIds | None:
-        """Give a waiting request its first slots; return its block table, or None if too few blocks are free.
-
-        num_external_tokens: tokens after the hit whose keys and values a connector brings. Blocks that the next token
-        does not read are null (0) and must not be loaded.
-        """
-        num_computed = hit.num_tokens + num_external_tokens
-        num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, self._max_model_len)
-        needed = self._coordinator.num_blocks_to_start(hit.blocks, num_computed, num_slots)
+        """Give a waiting request its first slots; return its block table, or None if too few blocks are free."""
+        num_slots = min(hit.num_tokens + num_new_tokens + num_lookahead_tokens, self._max_model_len)
+        needed = self._coordinator.num_blocks_to_start(hit.blocks, num_slots)
         if needed > self._pool.num_free - num_reserved_blocks:
             return None
         request_id = request.request_id
         self._coordinator.adopt(request_id, hit.blocks)
-        self._coordinator.drop_unneeded(request_id, num_computed)
         self._coordinator.allocate(request_id, num_slots)
         self._num_slots[request_id] = self._round_up(num_slots)
         self._next_caching[request_id] = hit.num_tokens + self._smallest_block_size
@@ -168,10 +158,6 @@ class KVCacheManager:
         size = self._smallest_block_size
         self._next_caching[request.request_id] = (num_tokens // size + 1) * size
 
-    def block_ids(self, request: CacheableRequest) -> BlockIds:
-        """Return the request's block table, one list per group."""
-        return self._coordinator.block_ids(request.request_id)
-
     def forget(self, request: CacheableRequest) -> None:
         """Take a request's content out of the prefix cache: what the model wrote cannot be trusted.
 
@@ -203,9 +189,7 @@ class KVCacheManager:
 
     def _extend_hashes(self, request: CacheableRequest) -> None:
         if len(request.all_token_ids) - len(request.block_hashes) * self._hash_block_size >= self._hash_block_size:
-            extend_block_hashes(
-                request.block_hashes, request.all_token_ids, self._hash_block_size, request.root_hash, request.items
-            )
+            extend_block_hashes(request.block_hashes, request.all_token_ids, self._hash_block_size, request.root_hash)
 
     def _round_up(self, num_slots: int) -> int:
         """Return the slots that every group has once num_slots were allocated."""

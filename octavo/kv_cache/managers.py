@@ -42,13 +42,9 @@ class FullAttentionManager:
         """Return how many blocks of a hit others hold already, so that they take nothing from the free ones."""
         return sum(block.ref_count > 0 for block in hit_blocks)
 
-    def num_unread_blocks(self, num_computed_tokens: int) -> int:
-        """Return how many leading blocks no token from position num_computed_tokens on reads: none here."""
-        return 0
-
-    def num_new_blocks(self, num_held: int, num_computed_tokens: int, num_slots: int) -> int:
-        """Return how many blocks a table of num_held blocks lacks for slots 0 .. num_slots - 1."""
-        return -(-num_slots // self.block_size) - max(num_held, self.num_unread_blocks(num_computed_tokens))
+    def num_new_blocks(self, num_held: int, num_slots: int) -> int:
+        """Return how many blocks a table of num_held blocks lacks for slots 0 .. num_slots - 1; negative: has more."""
+        return -(-num_slots // self.block_size) - num_held
 
     def adopt(self, request_id: str, hit_blocks: Sequence[KVCacheBlock]) -> None:
         """Start a request's table with the blocks of a prefix hit."""
@@ -60,7 +56,7 @@ class FullAttentionManager:
     def allocate(self, request_id: str, num_slots: int) -> list[int]:
         """Append the blocks that the request lacks for slots 0 .. num_slots - 1; return their ids."""
         blocks = self._blocks[request_id]
-        count = -(-num_slots // self.block_size) - len(blocks)
+        count = self.num_new_blocks(len(blocks), num_slots)
         if count <= 0:
             return []
         new_blocks = self._pool.take(count)
@@ -136,19 +132,13 @@ class SlidingWindowManager(FullAttentionManager):
             num_dropped += 1
         self._num_dropped[request_id] = num_dropped
 
-    def num_unread_blocks(self, num_computed_tokens: int) -> int:
-        """Return how many leading blocks lie before the window of the token at position num_computed_tokens.
-
-        The window of the *first* token still to run counts: with a chunk of several, later windows begin later.
-        """
-        return max(num_computed_tokens - self._window + 1, 0) // self.block_size
-
     def drop_unneeded(self, request_id: str, num_computed_tokens: int) -> None:
-        blocks = self._blocks[request_id]
-        first, last = self._num_dropped[request_id], self.num_unread_blocks(num_computed_tokens)
+        blocks, first = self._blocks[request_id], self._num_dropped[request_id]
+        # the window of the first token still to run counts: of a chunk of several, later ones begin later
+        last = max(num_computed_tokens - self._window + 1, 0) // self.block_size
         if first >= last:
             return
-        dropped = blocks[first:last]  # shorter than the range if computed tokens came from outside
+        dropped = blocks[first:last]
         blocks[first:last] = [self._pool.null_block] * (last - first)
         self._num_dropped[request_id] = last
         self._pool.free(reversed(dropped))

@@ -6,8 +6,7 @@ import enum
 
 from octavo.config.configs import SchedulerConfig
 from octavo.kv_cache.manager import KVCacheManager, PrefixHit
-from octavo.scheduler.encoder_cache import EncoderCacheManager
-from octavo.scheduler.hooks import GrammarHook, KVConnector
+from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.step_plan import StepPlan
 
@@ -28,43 +27,26 @@ class Admission:
     """Decides about one waiting request at a time and, if it is admitted, gives it its slots."""
 
     def __init__(
-        self,
-        config: SchedulerConfig,
-        kv_cache: KVCacheManager,
-        num_groups: int,
-        connector: KVConnector | None,
-        grammar: GrammarHook | None,
-        encoder_cache: EncoderCacheManager | None,
+        self, config: SchedulerConfig, kv_cache: KVCacheManager, num_groups: int, grammar: GrammarHook | None
     ) -> None:
         self._config = config
         self._kv_cache = kv_cache
         self._num_groups = num_groups
-        self._connector = connector
         self._grammar = grammar
-        self._encoder_cache = encoder_cache
 
     def try_admit(self, request: Request, plan: StepPlan, num_running: int, others_want: bool) -> Verdict:
         """Schedule the request if it can run now. Raises InvalidRequestError if its grammar cannot be compiled."""
         if not self._is_ready(request):
             return Verdict.NOT_READY
         hit = self._kv_cache.get_computed_blocks(request)
-        num_external = 0
-        if self._connector is not None:
-            num_external = self._connector.num_external_tokens(request, hit.num_tokens)
-            num_external = min(num_external, request.num_tokens - 1 - hit.num_tokens)
-        num_computed = hit.num_tokens + num_external
-        remaining = request.num_tokens - num_computed
+        remaining = request.num_tokens - hit.num_tokens
         num_new = self._num_new_tokens(remaining, plan, others_want)
         if num_new < remaining:
             if not self._config.enable_chunked_prefill:
                 return Verdict.BLOCKED
             if not self._may_be_partial(remaining, plan):
                 return Verdict.PASSED_OVER
-        request.num_computed_tokens = num_computed
-        verdict = self._give_slots(request, hit, num_external, num_new, plan, num_running)
-        if verdict is not Verdict.ADMITTED:
-            request.num_computed_tokens = 0
-        return verdict
+        return self._give_slots(request, hit, num_new, plan, num_running)
 
     def _is_ready(self, request: Request) -> bool:
         # A preempted request's older step is still out: its token must arrive before the request is sent again.
@@ -90,13 +72,7 @@ class Admission:
         is_long = 0 < self._config.long_prefill_token_threshold < remaining
         return not is_long or plan.num_long_partial_prefills < self._config.max_long_partial_prefills
 
-    def _give_slots(
-        self, request: Request, hit: PrefixHit, num_external: int, num_new: int, plan: StepPlan, num_running: int
-    ) -> Verdict:
-        if self._encoder_cache is not None and request.items:
-            num_new = self._encoder_cache.limit_chunk(request, num_new, plan.encoder_tokens_left)
-            if num_new == 0:
-                return Verdict.BLOCKED
+    def _give_slots(self, request: Request, hit: PrefixHit, num_new: int, plan: StepPlan, num_running: int) -> Verdict:
         was_preempted = request.status is RequestStatus.PREEMPTED
         num_reserved = self._kv_cache.watermark_blocks if num_running else 0
         if was_preempted or self._config.reserve_full_sequence:
@@ -106,16 +82,11 @@ class Admission:
             headroom = num_running * self._num_groups if was_preempted else 0
             if not self._kv_cache.fits_whole(request, hit, num_reserved + headroom):
                 return Verdict.BLOCKED
-        block_ids = self._kv_cache.start(
-            request, hit, num_external, num_new, self._config.num_lookahead_tokens, num_reserved
-        )
+        block_ids = self._kv_cache.start(request, hit, num_new, self._config.num_lookahead_tokens, num_reserved)
         if block_ids is None:
             return Verdict.BLOCKED
-        if self._connector is not None:
-            self._connector.blocks_allocated(request, block_ids, num_external)
+        request.num_computed_tokens = hit.num_tokens
         if not was_preempted:
             self._kv_cache.record_hit(request, hit)
         plan.schedule(request, num_new, block_ids)
-        if self._encoder_cache is not None and request.items:
-            plan.schedule_encoder_inputs(request, self._encoder_cache.acquire_for_chunk(request, num_new))
         return Verdict.ADMITTED

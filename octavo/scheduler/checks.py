@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from octavo.config.configs import SchedulerConfig
 from octavo.errors import ConfigError, InvalidRequestError
-from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.request import Request
 
 
-def check_can_run(
-    request: Request, config: SchedulerConfig, *, has_grammars: bool, encoder_cache: EncoderCacheManager | None
-) -> None:
+def check_can_run(request: Request, config: SchedulerConfig, *, has_grammars: bool) -> None:
     """Raise InvalidRequestError for a request that could never be scheduled."""
     name = f"request {request.request_id}"
     if not 0 < request.num_tokens < config.max_model_len:
@@ -20,15 +17,6 @@ def check_can_run(
         )
     if request.is_structured and not has_grammars:
         raise InvalidRequestError(f"{name} asks for structured output, which this engine was started without")
-    if request.items:
-        if encoder_cache is None:
-            raise InvalidRequestError(f"{name} has encoder inputs, which this engine was started without")
-        limit = min(encoder_cache.max_tokens, config.max_num_encoder_tokens)
-        largest = max(item.num_tokens for item in request.items)
-        if largest > limit:
-            raise InvalidRequestError(
-                f"{name} has an encoder input of {largest} tokens; expected at most {limit}, the encoder budget"
-            )
 
 
 def check_config(config: SchedulerConfig) -> None:

@@ -7,23 +7,7 @@ from typing import Protocol
 
 from octavo.scheduler.request import Request
 from octavo.types.grammar import GrammarProgress
-from octavo.types.step import BlockIds, GrammarOutput, SchedulerOutput
-
-
-class KVConnector(Protocol):
-    """The scheduler's side of an external KV store."""
-
-    def num_external_tokens(self, request: Request, num_local_tokens: int) -> int:
-        """Return how many tokens after the first num_local_tokens the store can bring now."""
-
-    def blocks_allocated(self, request: Request, block_ids: BlockIds, num_external_tokens: int) -> None:
-        """Learn where the external tokens go. Called for every admission; block 0 is not to be written."""
-
-    def build_metadata(self, scheduler_output: SchedulerOutput) -> object:
-        """Return what the worker's side must know for this step."""
-
-    def request_finished(self, request: Request, block_ids: BlockIds) -> None:
-        """Learn of an end; the blocks are free as soon as this returns."""
+from octavo.types.step import GrammarOutput
 
 
 class GrammarHook(Protocol):

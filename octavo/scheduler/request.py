@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from octavo.kv_cache.hashing import SequenceItem, root_hash
+from octavo.kv_cache.hashing import root_hash
 from octavo.types.adapters import Adapter
 from octavo.types.grammar import GrammarSpec
 from octavo.types.messages import EngineCoreEvent, EngineCoreEventType
@@ -56,7 +55,6 @@ class Request:
     num_cached_tokens: prompt tokens that the prefix cache gave at first admission; None before it
     num_in_flight: steps scheduled for it that have not returned
     stop_reason: see EngineCoreOutput
-    items: content whose placeholder tokens need encoder outputs, in order of position
     grammar, reasoning_end_token_ids, reasoning_start_token_ids: see EngineCoreRequest, as pooling_params and
     second_text_start
     """
@@ -71,7 +69,6 @@ class Request:
     eos_token_id: int | None
     stop_token_ids: list[int]
     root_hash: bytes
-    items: Sequence[SequenceItem] = ()
     status: RequestStatus = RequestStatus.WAITING
     max_total_tokens: int = 0  # set by the scheduler, which knows the limits
     num_computed_tokens: int = 0
@@ -92,7 +89,7 @@ class Request:
     num_overtaken: int = 0  # by requests whose adapters had room
 
     @classmethod
-    def from_core_request(cls, core_request: EngineCoreRequest, items: Sequence[SequenceItem] = ()) -> Request:
+    def from_core_request(cls, core_request: EngineCoreRequest) -> Request:
         """Build the state of a request that enters, or, with output_token_ids, goes on after an engine's death."""
         params, adapter = core_request.sampling_params, core_request.adapter
         request = cls(
@@ -106,7 +103,6 @@ class Request:
             eos_token_id=core_request.eos_token_id,
             stop_token_ids=core_request.stop_token_ids,
             root_hash=root_hash(core_request.cache_salt, None if adapter is None else adapter.identity),
-            items=items,
             grammar=core_request.grammar,
             reasoning_end_token_ids=core_request.reasoning_end_token_ids,
             reasoning_start_token_ids=core_request.reasoning_start_token_ids,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.stop import check_stop
@@ -22,9 +21,8 @@ _NO_EVENTS: list[EngineCoreEvent] = []  # shared and never changed: a list for e
 class StepResults:
     """Turns runner outputs into request state and messages. Frees nothing: it returns who has ended."""
 
-    def __init__(self, grammar: GrammarHook | None, encoder_cache: EncoderCacheManager | None) -> None:
+    def __init__(self, grammar: GrammarHook | None) -> None:
         self._grammar = grammar
-        self._encoder_cache = encoder_cache
         self._outputs: list[EngineCoreOutput] = []
         self._held: list[tuple[Request, SchedulerOutput, ModelRunnerOutput]] = []  # until their grammars take a token
         self._speculation: SpeculationStats | None = None
@@ -39,10 +37,6 @@ class StepResults:
             self._book(request, its_step, its_output, ended)
         for request in requests:
             self._book(request, scheduler_output, runner_output, ended)
-        if self._encoder_cache is not None:
-            for request in requests:
-                if request.items and request.num_in_flight == 0:
-                    self._encoder_cache.release_passed(request)
         return ended
 
     def _book(self, request: Request, step: SchedulerOutput, runner_output: ModelRunnerOutput, ended: Ended) -> None:

@@ -20,8 +20,7 @@ from octavo.kv_cache.planning import max_request_tokens
 from octavo.scheduler.adapter_limit import AdapterCounts, AdapterLimit
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
 from octavo.scheduler.checks import check_can_run, check_config
-from octavo.scheduler.encoder_cache import EncoderCacheManager
-from octavo.scheduler.hooks import GrammarHook, KVConnector
+from octavo.scheduler.hooks import GrammarHook
 from octavo.scheduler.queue import make_queue, priority_key
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.results import StepResults
@@ -46,9 +45,7 @@ class Scheduler:
         cache_config: CacheConfig,
         kv_cache_config: KVCacheConfig,
         *,
-        connector: KVConnector | None = None,
         grammar: GrammarHook | None = None,
-        encoder_cache: EncoderCacheManager | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         max_step_tokens = scheduler_config.max_num_batched_tokens + scheduler_config.num_lookahead_tokens
@@ -62,14 +59,10 @@ class Scheduler:
         self.waiting = make_queue(scheduler_config.policy)
         self._adapters = AdapterCounts()
         self.adapters_in_use = self._adapters.identities
-        self._connector = connector
         self._grammar = grammar
-        self._encoder_cache = encoder_cache
         self._clock = clock
-        self._admission = Admission(
-            self.config, self.kv_cache, len(kv_cache_config.groups), connector, grammar, encoder_cache
-        )
-        self._results = StepResults(grammar, encoder_cache)
+        self._admission = Admission(self.config, self.kv_cache, len(kv_cache_config.groups), grammar)
+        self._results = StepResults(grammar)
         self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
         self._rows_to_give_up: list[str] = []  # finished since the last step
         self._preempted_between_steps: list[str] = []
@@ -82,7 +75,7 @@ class Scheduler:
         """Queue a request. Raises InvalidRequestError if it can never run."""
         if request.request_id in self.requests:
             raise InvalidRequestError(f"request id {request.request_id} is in use; ids of live requests are unique")
-        check_can_run(request, self.config, has_grammars=self._grammar is not None, encoder_cache=self._encoder_cache)
+        check_can_run(request, self.config, has_grammars=self._grammar is not None)
         max_tokens = request.sampling_params.max_tokens
         request.max_total_tokens = self.max_model_len
         if max_tokens is not None:
@@ -129,10 +122,6 @@ class Scheduler:
         output.preempted_request_ids += self._preempted_between_steps
         self._preempted_between_steps = []
         output.finished_request_ids, self._rows_to_give_up = self._rows_to_give_up, []
-        if self._encoder_cache is not None:
-            output.free_encoder_hashes = self._encoder_cache.take_evicted()
-        if self._connector is not None:
-            output.connector_metadata = self._connector.build_metadata(output)
         self._in_flight.append((output, list(plan.requests.values())))
         return output
 
@@ -202,8 +191,6 @@ class Scheduler:
             if block_ids is None:
                 continue  # it gave way itself; by priority there may be others behind it, and there is room now
             plan.schedule(request, num_new, block_ids)
-            if self._encoder_cache is not None and request.items:
-                plan.schedule_encoder_inputs(request, self._encoder_cache.acquire_for_chunk(request, num_new))
             index += 1
         for request in plan.requests.values():
             plan.settle_running(request)
@@ -221,8 +208,6 @@ class Scheduler:
             threshold = self.config.long_prefill_token_threshold
             if 0 < threshold < num_new and others_want:
                 num_new = threshold
-            if self._encoder_cache is not None and request.items:
-                num_new = self._encoder_cache.limit_chunk(request, num_new, plan.encoder_tokens_left)
         if num_new and request.is_structured and self._grammar is not None and not self._grammar.may_run(request):
             return 0
         return num_new
@@ -245,10 +230,8 @@ class Scheduler:
         """Take a running request's blocks and put it back at the head of the queue. plan: the step under way."""
         request = self.running.pop(index)
         if plan is not None:
-            self._take_back(request, plan)
+            plan.take_back(request)
         self.kv_cache.free(request)
-        if self._encoder_cache is not None:
-            self._encoder_cache.release(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.spec_token_ids = []
@@ -258,16 +241,6 @@ class Scheduler:
         self._num_preemptions += 1
         preempted = self._preempted_between_steps if plan is None else plan.output.preempted_request_ids
         preempted.append(request.request_id)
-
-    def _take_back(self, request: Request, plan: StepPlan) -> None:
-        """Undo what a preempted request was given earlier in this step; what it shared stays for the others."""
-        encoder_inputs = plan.take_back(request)
-        if self._encoder_cache is None:
-            return
-        for index in encoder_inputs:
-            heir = self._encoder_cache.cancel(request, index)
-            if heir is not None:
-                plan.add_encoder_input(*heir)
 
     # -- waiting requests ----------------------------------------------------------------------------------------------
 
@@ -322,11 +295,7 @@ class Scheduler:
             if request.status is RequestStatus.RUNNING:
                 self._rows_to_give_up.append(request.request_id)
             request.status = status
-            if self._connector is not None:
-                self._connector.request_finished(request, self.kv_cache.block_ids(request))
             self.kv_cache.free(request)
-            if self._encoder_cache is not None:
-                self._encoder_cache.release(request)
             if self._grammar is not None and request.is_structured:
                 self._grammar.release(request)
             del self.requests[request.request_id]

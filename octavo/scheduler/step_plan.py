@@ -21,14 +21,12 @@ class StepPlan:
         self._max_running = -(-num_running // num_batches)
         self._max_requests = -(-min(num_running + num_waiting, config.max_num_seqs) // num_batches)
         self.tokens_left = config.max_num_batched_tokens
-        self.encoder_tokens_left = config.max_num_encoder_tokens
         self.num_partial_prefills = 0
         self.num_long_partial_prefills = 0
         self.num_promised_blocks = 0
         self.output = SchedulerOutput()
         self.requests: dict[str, Request] = {}  # in batch order
         self._new_blocks: dict[str, BlockIds] = {}
-        self._encoder_tokens: dict[str, int] = {}
 
     @property
     def has_room_for_running(self) -> bool:
@@ -48,27 +46,11 @@ class StepPlan:
         self.output.num_scheduled_tokens[request_id] = num_new_tokens
         self._new_blocks[request_id] = block_ids
 
-    def schedule_encoder_inputs(self, request: Request, indices: list[int]) -> None:
-        if not indices:
-            return
-        num_tokens = sum(request.items[index].num_tokens for index in indices)
-        self.encoder_tokens_left -= num_tokens
-        self._encoder_tokens[request.request_id] = num_tokens
-        self.output.scheduled_encoder_inputs[request.request_id] = indices
-
-    def add_encoder_input(self, request_id: str, index: int) -> None:
-        """Make a scheduled request the one for which a shared item is encoded."""
-        self.output.scheduled_encoder_inputs.setdefault(request_id, []).append(index)
-
-    def take_back(self, request: Request) -> list[int]:
-        """Undo what `schedule` gave to a request, if anything; return its items that were to be encoded."""
-        request_id = request.request_id
-        if self.requests.pop(request_id, None) is None:
-            return []
-        self.tokens_left += self.output.num_scheduled_tokens.pop(request_id)
-        del self._new_blocks[request_id]
-        self.encoder_tokens_left += self._encoder_tokens.pop(request_id, 0)
-        return self.output.scheduled_encoder_inputs.pop(request_id, [])
+    def take_back(self, request: Request) -> None:
+        """Undo what `schedule` gave to a request, if anything."""
+        if self.requests.pop(request.request_id, None) is not None:
+            self.tokens_left += self.output.num_scheduled_tokens.pop(request.request_id)
+            del self._new_blocks[request.request_id]
 
     def settle(self, request: Request) -> int:
         """Move a request's computed tokens and drafts into the step; return how many tokens were computed before."""

@@ -60,10 +60,7 @@ class SchedulerOutput:
     num_scheduled_tokens: request id -> tokens, in batch order (every scheduled request, new and cached)
     scheduled_spec_tokens: request id -> draft token ids to verify (included in num_scheduled_tokens)
     finished_request_ids, preempted_request_ids: rows to give up before this step
-    scheduled_encoder_inputs: request id -> indices of its encoder inputs to compute now
-    free_encoder_hashes: encoder outputs that no request needs any more
     structured_request_ids: scheduled requests whose next token is constrained by a grammar
-    connector_metadata: what the KV connector's scheduler side tells its worker side
     """
 
     scheduled_new_requests: list[NewRequestData] = field(default_factory=list)
@@ -73,10 +70,7 @@ class SchedulerOutput:
     scheduled_spec_tokens: dict[str, list[int]] = field(default_factory=dict)
     finished_request_ids: list[str] = field(default_factory=list)
     preempted_request_ids: list[str] = field(default_factory=list)
-    scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
-    free_encoder_hashes: list[str] = field(default_factory=list)
     structured_request_ids: list[str] = field(default_factory=list)
-    connector_metadata: object | None = None
 
 
 @dataclass(slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from octavo.kv_cache.hashing import SequenceItem, extend_block_hashes, root_hash
+from octavo.kv_cache.hashing import extend_block_hashes, root_hash
 
 
-def hashes(token_ids, block_size=4, salt=None, adapter=None, items=()):
+def hashes(token_ids, block_size=4, salt=None, adapter=None):
     result: list[bytes] = []
-    extend_block_hashes(result, token_ids, block_size, root_hash(salt, adapter), items)
+    extend_block_hashes(result, token_ids, block_size, root_hash(salt, adapter))
     return result
 
 
@@ -49,16 +49,6 @@ def test_key_values_cannot_be_confused_by_concatenation():
 
 def test_large_token_ids_are_not_truncated():
     assert hashes([2**31 - 1, 256, 0, 0]) != hashes([255, 256, 0, 0])
-
-
-def test_item_changes_the_blocks_that_it_touches_and_all_after():
-    tokens = [5] * 16
-    plain = hashes(tokens)
-    with_item = hashes(tokens, items=[SequenceItem("image", 6, 4)])
-    assert with_item[0] == plain[0]
-    assert all(a != b for a, b in zip(with_item[1:], plain[1:], strict=True))
-    assert with_item != hashes(tokens, items=[SequenceItem("other", 6, 4)])
-    assert with_item != hashes(tokens, items=[SequenceItem("image", 7, 4)])
 
 
 def test_hashes_are_the_same_in_every_process():

@@ -218,16 +218,3 @@ def test_hybrid_hit_is_the_longest_that_all_groups_have():
                 break
         assert num_tokens == expected
         assert [len(b) * m.block_size for b, m in zip(hit, coordinator.managers, strict=True)] == [expected] * 3
-
-
-def test_external_tokens_before_the_window_take_no_blocks():
-    pool, coordinator, _ = new_coordinator(full(4), sliding(5, 4))
-    hit = ([], [])
-    assert coordinator.num_blocks_to_start(hit, 20, 24) == 6 + 2
-    coordinator.adopt("r", hit)
-    coordinator.drop_unneeded("r", 20)
-    coordinator.allocate("r", 24)
-    assert [sum(block_id != 0 for block_id in ids) for ids in coordinator.block_ids("r")] == [6, 2]
-    assert pool.num_free == 199 - 8
-    coordinator.free("r")
-    assert pool.num_free == 199

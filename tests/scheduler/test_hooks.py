@@ -1,14 +1,10 @@
-"""Optional features on fakes: grammars, an external KV store, encoder inputs."""
+"""Grammars, on a fake."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
 from octavo.errors import InvalidRequestError
-from octavo.kv_cache.hashing import SequenceItem
-from octavo.scheduler.encoder_cache import EncoderCacheManager
 from octavo.scheduler.request import RequestStatus
 from octavo.types.grammar import GrammarProgress, GrammarSpec
 from octavo.types.messages import PackedLogprobs
@@ -16,8 +12,6 @@ from octavo.types.request import OWN_FAULTS, FinishReason
 from octavo.types.sampling_params import SamplingParams
 from octavo.types.step import GrammarOutput, ModelRunnerOutput
 from tests.scheduler.helpers import answer, assert_all_free, check_invariants, make_request, make_scheduler, step
-
-# -- grammar -----------------------------------------------------------------------------------------------------------
 
 
 class FakeGrammar:
@@ -336,174 +330,3 @@ def test_aborted_request_has_no_mask():
 def test_structured_request_without_grammar_support_is_refused():
     with pytest.raises(InvalidRequestError, match="structured output"):
         make_scheduler().add_request(structured("s"))
-
-
-# -- external KV -------------------------------------------------------------------------------------------------------
-
-
-class FakeConnector:
-    """Has the first num_stored tokens of any prompt."""
-
-    def __init__(self, num_stored):
-        self.num_stored = num_stored
-        self.allocated: list[tuple[str, list[int], int]] = []
-        self.finished: list[str] = []
-
-    def num_external_tokens(self, request, num_local_tokens):
-        return max(self.num_stored - num_local_tokens, 0)
-
-    def blocks_allocated(self, request, block_ids, num_external_tokens):
-        self.allocated.append((request.request_id, block_ids[0], num_external_tokens))
-
-    def build_metadata(self, scheduler_output):
-        return ("step", scheduler_output.total_num_scheduled_tokens)
-
-    def request_finished(self, request, block_ids):
-        self.finished.append(request.request_id)
-
-
-def test_external_tokens_are_not_computed_here():
-    connector = FakeConnector(10)
-    scheduler = make_scheduler(hooks={"connector": connector})
-    scheduler.add_request(make_request("a", range(14), max_tokens=1))
-    output, messages = step(scheduler)
-    assert output.num_scheduled_tokens == {"a": 4}
-    assert output.scheduled_new_requests[0].num_computed_tokens == 10
-    assert output.connector_metadata == ("step", 4)
-    assert connector.allocated == [("a", [1, 2, 3, 4], 10)]
-    assert messages["a"].num_cached_tokens == 10
-    assert connector.finished == ["a"]
-    assert_all_free(scheduler)
-
-
-def test_external_tokens_add_to_a_local_hit_and_leave_one_to_compute():
-    connector = FakeConnector(0)
-    scheduler = make_scheduler(hooks={"connector": connector})
-    scheduler.add_request(make_request("a", range(9), max_tokens=1))
-    step(scheduler)
-    connector.num_stored = 99
-    scheduler.add_request(make_request("b", range(14), max_tokens=1))
-    output, _ = step(scheduler)
-    assert output.num_scheduled_tokens == {"b": 1}
-    assert connector.allocated[-1][2] == 5
-
-
-def test_external_blocks_serve_later_hits():
-    scheduler = make_scheduler(hooks={"connector": FakeConnector(12)})
-    for name in "ab":
-        scheduler.add_request(make_request(name, range(14), max_tokens=1))
-    output, _ = step(scheduler)
-    first, second = output.scheduled_new_requests
-    assert first.block_ids[0][:3] == second.block_ids[0][:3]
-
-
-# -- encoder inputs ----------------------------------------------------------------------------------------------------
-
-
-def with_items(name, length, *items, max_tokens=2, **fields):
-    request = make_request(name, length, max_tokens=max_tokens, **fields)
-    request.items = tuple(SequenceItem(*item) for item in items)
-    return request
-
-
-def encoder_scheduler(cache_tokens=20, encoder_budget=10, **fields):
-    cache = EncoderCacheManager(cache_tokens)
-    return make_scheduler(hooks={"encoder_cache": cache}, max_num_encoder_tokens=encoder_budget, **fields), cache
-
-
-def test_chunk_stops_before_an_input_that_exceeds_the_encoder_budget():
-    scheduler, _ = encoder_scheduler()
-    scheduler.add_request(with_items("a", 30, ("x", 2, 6), ("y", 15, 6)))
-    output, _ = step(scheduler)
-    assert (output.num_scheduled_tokens, output.scheduled_encoder_inputs) == ({"a": 15}, {"a": [0]})
-    output, _ = step(scheduler)
-    assert (output.num_scheduled_tokens, output.scheduled_encoder_inputs) == ({"a": 15}, {"a": [1]})
-
-
-def test_input_is_encoded_once_over_several_chunks():
-    scheduler, _ = encoder_scheduler(budget=4)
-    scheduler.add_request(with_items("a", 12, ("x", 2, 8)))
-    encoded = [step(scheduler)[0].scheduled_encoder_inputs for _ in range(3)]
-    assert encoded == [{"a": [0]}, {}, {}]
-
-
-def test_equal_inputs_of_several_requests_are_encoded_once():
-    scheduler, _ = encoder_scheduler()
-    scheduler.add_request(with_items("a", 12, ("x", 2, 8)))
-    scheduler.add_request(with_items("b", 12, ("x", 3, 8)))
-    assert step(scheduler)[0].scheduled_encoder_inputs == {"a": [0]}
-
-
-def test_oldest_unused_output_makes_room():
-    scheduler, cache = encoder_scheduler()
-    freed = []
-    for name, identity in (("a", "x"), ("b", "y"), ("c", "z"), ("d", "x")):
-        scheduler.add_request(with_items(name, 12, (identity, 2, 8), max_tokens=1))
-        output, _ = step(scheduler)
-        freed.append(output.free_encoder_hashes)
-    assert freed == [[], [], ["x"], ["y"]]
-    assert not cache.holds("y")
-
-
-def test_output_in_use_is_never_evicted():
-    scheduler, cache = encoder_scheduler(cache_tokens=10, budget=6)
-    scheduler.add_request(with_items("a", 12, ("x", 2, 8)))
-    step(scheduler)
-    scheduler.add_request(with_items("b", 12, ("y", 2, 8)))
-    output, _ = step(scheduler)
-    assert cache.holds("x")
-    assert output.num_scheduled_tokens == {"a": 6}
-    while scheduler.has_unfinished_requests():
-        step(scheduler)
-    assert_all_free(scheduler)
-
-
-def test_input_that_can_never_be_encoded_is_refused():
-    scheduler, _ = encoder_scheduler()
-    with pytest.raises(InvalidRequestError, match="11 tokens; expected at most 10"):
-        scheduler.add_request(with_items("a", 20, ("x", 2, 11)))
-    with pytest.raises(InvalidRequestError, match="encoder inputs"):
-        make_scheduler().add_request(with_items("a", 20, ("x", 2, 3)))
-
-
-def test_random_encoder_workloads_keep_the_books():
-    """The worker holds exactly what it was told to encode and not yet told to drop, whenever a token needs it."""
-    for seed in range(150):
-        chance = random.Random(seed)
-        scheduler, cache = encoder_scheduler(
-            cache_tokens=chance.choice([8, 12, 30]),
-            encoder_budget=chance.choice([8, 16]),
-            num_blocks=chance.choice([14, 40]),
-            budget=chance.choice([5, 16]),
-            policy=chance.choice(["fcfs", "priority"]),
-            reserve_full_sequence=chance.random() < 0.5,
-        )
-        for i in range(6):
-            items, position = [], 0
-            while chance.random() < 0.6 and position < 14:
-                start, size = position + chance.randint(0, 4), chance.randint(1, 8)
-                items.append((f"item{chance.randint(0, 4)}/{size}", start, size))
-                position = start + size
-            request = with_items(f"r{i}", max(position, 1) + 2, *items, max_tokens=9, priority=chance.randint(0, 2))
-            scheduler.add_request(request)
-        held: set[str] = set()
-        for _ in range(400):
-            if not scheduler.has_unfinished_requests():
-                break
-            output = scheduler.schedule()
-            held -= set(output.free_encoder_hashes)
-            for request_id, indices in output.scheduled_encoder_inputs.items():
-                assert request_id in output.num_scheduled_tokens
-                held |= {scheduler.requests[request_id].items[index].identity for index in indices}
-            assert held == set(cache._num_tokens)
-            for request_id, count in output.num_scheduled_tokens.items():
-                request = scheduler.requests[request_id]
-                start = request.num_computed_tokens - count
-                for item in request.items:
-                    if item.start < request.num_computed_tokens and item.start + item.num_tokens > start:
-                        assert item.identity in held
-            assert sum(cache._num_tokens.values()) <= cache.max_tokens
-            scheduler.update_from_output(output, answer(scheduler, output))
-            check_invariants(scheduler)
-        assert_all_free(scheduler)
-        assert not any(cache._users.values())
