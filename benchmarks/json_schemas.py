@@ -40,7 +40,7 @@ TIMEOUT_S = 60
 def schemas_under(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (name, schema) for what looks like a schema in JSON files, tool definitions and function lists."""
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
-    for file in files:
+    for file in filter(Path.is_file, files):
         text = file.read_text(encoding="utf-8", errors="replace")
         if len(text) > 3_000_000:
             continue

@@ -19,6 +19,7 @@ class Verdict(enum.Enum):
 
     ADMITTED = enum.auto()
     NOT_READY = enum.auto()  # waits for something outside; others may go first
+    COMPILING = enum.auto()  # waits for its grammar, whose arrival the hook will tell
     PASSED_OVER = enum.auto()  # too many prompts are partly computed; one that needs fewer tokens may go first
     BLOCKED = enum.auto()  # no room: nobody goes first, or large requests would wait for ever
 
@@ -36,8 +37,9 @@ class Admission:
 
     def try_admit(self, request: Request, plan: StepPlan, num_running: int, others_want: bool) -> Verdict:
         """Schedule the request if it can run now. Raises InvalidRequestError if its grammar cannot be compiled."""
-        if not self._is_ready(request):
-            return Verdict.NOT_READY
+        obstacle = self._obstacle(request)
+        if obstacle is not None:
+            return obstacle
         hit = self._kv_cache.get_computed_blocks(request)
         remaining = request.num_tokens - hit.num_tokens
         num_new = self._num_new_tokens(remaining, plan, others_want)
@@ -48,17 +50,17 @@ class Admission:
                 return Verdict.PASSED_OVER
         return self._give_slots(request, hit, num_new, plan, num_running)
 
-    def _is_ready(self, request: Request) -> bool:
+    def _obstacle(self, request: Request) -> Verdict | None:
         # A preempted request's older step is still out: its token must arrive before the request is sent again.
         if request.num_in_flight:
-            return False
+            return Verdict.NOT_READY
         if not request.is_structured or self._grammar is None:
-            return True
+            return None
         if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             if not self._grammar.is_ready(request):
-                return False
+                return Verdict.COMPILING
             request.status = RequestStatus.WAITING
-        return self._grammar.may_run(request)
+        return None if self._grammar.may_run(request) else Verdict.NOT_READY
 
     def _num_new_tokens(self, remaining: int, plan: StepPlan, others_want: bool) -> int:
         threshold = self._config.long_prefill_token_threshold

@@ -19,6 +19,9 @@ class GrammarHook(Protocol):
         A request may come with output (it goes on after an engine's death); the grammar starts behind it.
         """
 
+    def take_ready(self) -> list[str]:
+        """Return the ids of requests of which `is_ready` said no, and would not now; each once, aborted ones too."""
+
     def may_run(self, request: Request) -> bool:
         """Say whether a request whose grammar is compiled may be scheduled now, or would hold up the step."""
 

@@ -3,97 +3,79 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 
 from octavo.config.configs import SchedulingPolicy
 from octavo.scheduler.request import Request
 
-
-class RequestQueue(Protocol):
-    """The waiting queue."""
-
-    def add(self, request: Request) -> None:
-        """Queue a new request."""
-
-    def put_back(self, requests: Sequence[Request]) -> None:
-        """Return requests, given in queue order, to the places that they came from: the head."""
-
-    def peek(self) -> Request: ...
-    def pop(self) -> Request: ...
-    def remove(self, requests: Collection[Request]) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Request]: ...
+QueueKey = tuple[int, float, str]
 
 
-class FCFSQueue:
-    """First come, first served."""
-
-    def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
-
-    def add(self, request: Request) -> None:
-        self._requests.append(request)
-
-    def put_back(self, requests: Sequence[Request]) -> None:
-        self._requests.extendleft(reversed(requests))
-
-    def peek(self) -> Request:
-        return self._requests[0]
-
-    def pop(self) -> Request:
-        return self._requests.popleft()
-
-    def remove(self, requests: Collection[Request]) -> None:
-        leaving = set(map(id, requests))
-        self._requests = deque(request for request in self._requests if id(request) not in leaving)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
-
-PriorityKey = tuple[int, float, str]
-
-
-def priority_key(request: Request) -> PriorityKey:
+def priority_key(request: Request) -> QueueKey:
     """Order by priority (smaller first), then arrival; ids are unique and settle ties."""
     return request.priority, request.arrival_time, request.request_id
 
 
-class PriorityQueue:
-    """Smallest (priority, arrival time) first. A preempted request returns to where its key puts it."""
+def arrival_key(request: Request) -> QueueKey:
+    """Order by the numbers that the queue gave."""
+    return request.queue_number, 0.0, ""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[PriorityKey, Request]] = []
+
+class WaitingQueue:
+    """First come, first served, and preempted requests before all others; or smallest priority key first.
+
+    Requests that are set aside are counted and keep their places, but cost a step nothing until they are brought back.
+    """
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._key = priority_key if policy == "priority" else arrival_key
+        self._heap: list[tuple[QueueKey, Request]] = []
+        self._aside: dict[str, Request] = {}
+        self._last_numbers = count(1)
+        self._first_numbers = count(-1, -1)
 
     def add(self, request: Request) -> None:
-        heapq.heappush(self._heap, (priority_key(request), request))
+        """Queue a new request."""
+        request.queue_number = next(self._last_numbers)
+        self.put_back([request])
 
-    def put_back(self, requests: Sequence[Request]) -> None:
+    def add_preempted(self, request: Request) -> None:
+        """Queue a request that ran: at the head, or where its priority puts it."""
+        request.queue_number = next(self._first_numbers)
+        self.put_back([request])
+
+    def put_back(self, requests: Iterable[Request]) -> None:
+        """Return requests to the places that they came from."""
         for request in requests:
-            self.add(request)
+            heapq.heappush(self._heap, (self._key(request), request))
 
-    def peek(self) -> Request:
-        return self._heap[0][1]
+    def set_aside(self, request: Request) -> None:
+        """Keep a request that was popped out of the way."""
+        self._aside[request.request_id] = request
+
+    def bring_back(self, request_ids: Iterable[str]) -> None:
+        """Return those of these requests that were set aside to their places."""
+        self.put_back(self._aside.pop(request_id) for request_id in request_ids if request_id in self._aside)
+
+    def peek(self) -> Request | None:
+        """Return the first request that is not set aside; None if there is none."""
+        return self._heap[0][1] if self._heap else None
 
     def pop(self) -> Request:
+        """Take out the one that `peek` returns."""
         return heapq.heappop(self._heap)[1]
 
     def remove(self, requests: Collection[Request]) -> None:
-        leaving = set(map(id, requests))
-        self._heap = [entry for entry in self._heap if id(entry[1]) not in leaving]
-        heapq.heapify(self._heap)
+        """Drop these requests, wherever they wait."""
+        leaving = {id(request) for request in requests if self._aside.pop(request.request_id, None) is None}
+        if leaving:
+            self._heap = [entry for entry in self._heap if id(entry[1]) not in leaving]
+            heapq.heapify(self._heap)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + len(self._aside)
 
     def __iter__(self) -> Iterator[Request]:
-        return (request for _, request in sorted(self._heap))
-
-
-def make_queue(policy: SchedulingPolicy) -> RequestQueue:
-    return PriorityQueue() if policy == "priority" else FCFSQueue()
+        """In order, with those set aside."""
+        return iter(sorted([*(request for _, request in self._heap), *self._aside.values()], key=self._key))

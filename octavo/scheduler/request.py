@@ -87,6 +87,7 @@ class Request:
     second_text_start: int | None = None
     adapter: Adapter | None = None
     num_overtaken: int = 0  # by requests whose adapters had room
+    queue_number: int = 0  # of its place among the waiting; given by their queue
 
     @classmethod
     def from_core_request(cls, core_request: EngineCoreRequest) -> Request:

@@ -21,7 +21,7 @@ from octavo.scheduler.adapter_limit import AdapterCounts, AdapterLimit
 from octavo.scheduler.admission import MAX_PASSED_OVER, Admission, Verdict
 from octavo.scheduler.checks import check_can_run, check_config
 from octavo.scheduler.hooks import GrammarHook
-from octavo.scheduler.queue import make_queue, priority_key
+from octavo.scheduler.queue import WaitingQueue, priority_key
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.results import StepResults
 from octavo.scheduler.step_plan import StepPlan
@@ -56,7 +56,7 @@ class Scheduler:
         self.kv_cache = KVCacheManager(kv_cache_config, cache_config, max_step_tokens, self.max_model_len)
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
-        self.waiting = make_queue(scheduler_config.policy)
+        self.waiting = WaitingQueue(scheduler_config.policy)
         self._adapters = AdapterCounts()
         self.adapters_in_use = self._adapters.identities
         self._grammar = grammar
@@ -237,7 +237,7 @@ class Scheduler:
         request.spec_token_ids = []
         request.num_preemptions += 1
         request.record(EngineCoreEventType.PREEMPTED, self._clock())
-        self.waiting.put_back([request])
+        self.waiting.add_preempted(request)
         self._num_preemptions += 1
         preempted = self._preempted_between_steps if plan is None else plan.output.preempted_request_ids
         preempted.append(request.request_id)
@@ -248,8 +248,12 @@ class Scheduler:
         passed: list[Request] = []  # keep their places
         num_passed_over = 0
         adapters = AdapterLimit(self.config.max_loras, self.running if self.config.max_loras else ())
-        while self.waiting and plan.has_room and len(self.running) < self.config.max_num_seqs:
+        if self._grammar is not None:
+            self.waiting.bring_back(self._grammar.take_ready())
+        while plan.has_room and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
+            if request is None:
+                break
             others_want = len(self.running) + len(self.waiting) + len(passed) > 1
             try:
                 verdict = Verdict.PASSED_OVER
@@ -266,6 +270,9 @@ class Scheduler:
             if verdict is Verdict.ADMITTED:
                 self._settle_newcomer(request, plan)
                 adapters.joined(request)
+                continue
+            if verdict is Verdict.COMPILING:
+                self.waiting.set_aside(request)
                 continue
             passed.append(request)
             if verdict is Verdict.PASSED_OVER:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
@@ -63,6 +63,7 @@ class StructuredOutputManager:
         self._grammars: OrderedDict[GrammarSpec, Future[Grammar]] = OrderedDict()
         self._kept_chars = 0
         self._arriving: dict[str, Future[GrammarPlace]] = {}
+        self._arrived: deque[str] = deque()  # ids whose builders are done since `take_ready`
         self._places: dict[str, GrammarPlace] = {}
         self._started: dict[str, MaskJob] = {}  # the masks of the step under way
 
@@ -101,6 +102,7 @@ class StructuredOutputManager:
             if output or not compiled.done():
                 # its builder works in order: a grammar that it compiles is there before the place in it
                 arriving = self._builder_of(request).submit(self._begin, compiled, request, output)
+                arriving.add_done_callback(lambda _: self._tell_arrival(request_id))
             else:
                 arriving = settled(functools.partial(self._begin, compiled, request, ()))
             self._arriving[request_id] = arriving
@@ -114,6 +116,10 @@ class StructuredOutputManager:
                 logger.exception("a grammar failed, which ends its request")
             raise InvalidRequestError(f"{GRAMMAR_GAVE_UP}{error}", "structured_outputs") from None
         return True
+
+    def take_ready(self) -> list[str]:
+        """Return the ids of requests whose grammars have come, or failed, since the last call; some may be gone."""
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def begin_accept(self, request: GrammarRequest, token_id: int) -> bool:
         """Say whether `accept` would answer at once. Begins, beside the steps, what takes long; then ask again."""
@@ -244,6 +250,10 @@ class StructuredOutputManager:
             self._forget_old()
         self._grammars.move_to_end(spec)
         return compiled
+
+    def _tell_arrival(self, request_id: str) -> None:
+        self._arrived.append(request_id)
+        self._progress.set()  # once more: who was woken before might have looked too early
 
     def _builder_of(self, request: GrammarRequest) -> BackgroundThread:
         return self._costly_builder if request.grammar is not None and request.grammar.is_costly else self._builder

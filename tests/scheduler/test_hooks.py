@@ -34,6 +34,9 @@ class FakeGrammar:
             raise InvalidRequestError("the pattern does not compile")
         return request.request_id in self.ready
 
+    def take_ready(self):
+        return [*self.ready, *self.broken]
+
     def may_run(self, request):
         return request.request_id not in self.slow
 
@@ -89,6 +92,23 @@ def test_request_waits_for_its_grammar_and_others_go_first():
     output, _ = step(scheduler)
     assert set(output.num_scheduled_tokens) == {"plain", "s"}
     assert grammar.accepted == [("s", 7)]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_requests_are_asked_for_their_grammars_once_until_these_come_and_keep_their_places(policy):
+    grammar = FakeGrammar()
+    asked = []
+    grammar.is_ready = lambda request: asked.append(request.request_id) or request.request_id in grammar.ready
+    scheduler = make_scheduler(hooks={"grammar": grammar}, policy=policy, max_num_seqs=2)
+    for name in ("a", "b", "c", "d"):
+        scheduler.add_request(structured(name))
+    for _ in range(3):
+        assert step(scheduler)[0].num_scheduled_tokens == {}
+    assert asked == ["a", "b", "c", "d"] and scheduler.make_stats().num_waiting == 4
+    scheduler.finish_requests(["b"], RequestStatus.FINISHED_ABORTED)
+    grammar.ready |= {"b", "c", "d", "a"}
+    assert list(step(scheduler)[0].num_scheduled_tokens) == ["a", "c"]
+    assert asked[4:] == ["a", "c"]
 
 
 def test_request_whose_mask_takes_long_sits_out_and_others_go_on():
