@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from octavo.layers.linear import Linear
 from octavo.loader.compact import CompactMatrix
 from octavo.loader.cut import ColumnCut
 from octavo.loader.weights import HostTensor, WeightSource
-from octavo.ops.interface import Float, Int, Ops, Weight
+from octavo.ops.interface import ExpertWeights, Float, Int, Ops, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,45 @@ class Parameters:
             if columns is not None:
                 tensor = ColumnCut(tensor, columns)
             vector = self.vector(f"{name}.bias", size) if bias else None
-            if shares is None:
-                matrices.append(_matrix(tensor, self.transposed))
-            else:
-                matrices += [_matrix(tensor.cut(rows, self.transposed)) for rows in shares[index] if rows]
+            matrices += self._pieces(tensor, None if shares is None else shares[index])
             if vector is not None:
                 pieces = [range(size)] if shares is None else shares[index]
                 biases += [vector[rows.start : rows.stop] for rows in pieces]
         return Linear(self.ops.pack(matrices), np.concatenate(biases) if bias else None)
+
+    def experts(
+        self,
+        names: Sequence[str],
+        out_sizes: Sequence[int],
+        in_features: int,
+        count: int,
+        shares: Sequence[Sequence[range]] | None = None,
+    ) -> ExpertWeights:
+        """Stack projections of one input for each expert.
+
+        names: with "{expert}" for its number, or of a tensor [count, out, in] of all; the latter also where the source
+            has the former's without "{expert}."
+        """
+        stacks = [self._stack(name, (count, size, in_features)) for name, size in zip(names, out_sizes, strict=True)]
+        weights = []
+        for own in zip(*stacks, strict=True):
+            matrices: list[Float | CompactMatrix] = []
+            for index, tensor in enumerate(own):
+                matrices += self._pieces(tensor, None if shares is None else shares[index])
+            weights.append(self.ops.pack(matrices))
+        return ExpertWeights(tuple(weights))
+
+    def _stack(self, name: str, shape: tuple[int, int, int]) -> Iterable[HostTensor]:
+        whole = name.replace("{expert}.", "")
+        if whole == name or self.source.has(f"{whole}.weight"):
+            return self.source.stack(f"{whole}.weight", shape)
+        return (self._tensor(name.format(expert=expert), *shape[1:]) for expert in range(shape[0]))
+
+    def _pieces(self, tensor: HostTensor, shares: Sequence[range] | None) -> list[Float | CompactMatrix]:
+        """Return a matrix, or the output features of it that are wanted, piece by piece."""
+        if shares is None:
+            return [_matrix(tensor, self.transposed)]
+        return [_matrix(tensor.cut(rows, self.transposed)) for rows in shares if rows]
 
     def _tensor(self, name: str, out_features: int, in_features: int) -> HostTensor:
         shape = (in_features, out_features) if self.transposed else (out_features, in_features)

@@ -32,6 +32,9 @@ class DummyWeights:
     def get(self, name: str, shape: tuple[int, ...]) -> DummyTensor:
         return DummyTensor(name, shape, self._seed)
 
+    def stack(self, name: str, shape: tuple[int, int, int]) -> list[DummyTensor]:
+        return [DummyTensor(f"{name}[{index}]", shape[1:], self._seed) for index in range(shape[0])]
+
     def unused(self) -> list[str]:
         return []
 

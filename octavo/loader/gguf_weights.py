@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -59,6 +59,13 @@ class GGUFWeights:
         self._used.add(name)
         self._pages.before_reading(self._file.buffer_of(tensor.info), tensor.info.size_bytes)
         return tensor
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> list[GGUFTensor]:
+        whole = self.get(name, shape)
+        size = whole.info.size_bytes // shape[0]
+        places = (whole.info.offset + index * size for index in range(shape[0]))
+        infos = (replace(whole.info, shape=shape[1:], offset=place, size_bytes=size) for place in places)
+        return [replace(whole, info=info) for info in infos]
 
     def unused(self) -> list[str]:
         """Return the names that nobody asked for, sorted; tensors unknown to the family keep their GGUF name."""

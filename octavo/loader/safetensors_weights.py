@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +58,11 @@ class SafetensorsWeights:
         self._used.add(name)
         self._pages.before_reading(tensor.file.buffer, math.prod(shape) * _DTYPE_BITS[tensor.dtype] // 8)
         return tensor
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> list[SafetensorsTensor]:
+        whole = self.get(name, shape)
+        size = math.prod(shape[1:]) * _DTYPE_BITS[whole.dtype] // 8
+        return [replace(whole, shape=shape[1:], offset=whole.offset + index * size) for index in range(shape[0])]
 
     def _renamed(self, name: str) -> str:
         """Return a hint at the tensor under another prefix, as training programs and wrapped models leave it."""

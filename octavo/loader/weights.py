@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +50,9 @@ class WeightSource(Protocol):
         Raises CheckpointError when it is missing or has another shape (naming both), UnsupportedError when its
         element type cannot be read.
         """
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> Sequence[HostTensor]:
+        """Return the matrices [out, in] of a tensor [N, out, in]; raises what `get` does."""
 
     def unused(self) -> list[str]:
         """Return the names that nobody asked for, sorted."""

@@ -12,11 +12,11 @@ import numpy as np
 from octavo.layers.adapted import AdaptedEmbedding, AdaptedLinear, AdaptedPart, AdaptedRows, AdapterRows
 from octavo.layers.attention import Attention
 from octavo.layers.linear import Embedding, Linear
+from octavo.layers.mlp import MLP
 from octavo.layers.parallel import AnyLinear, SharedEmbedding, SharedLinear
 from octavo.models.decoder import Decoder, DecoderLayer
 from octavo.models.decoder_config import DecoderConfig, WeightNames
-from octavo.models.decoder_loading import pieces_of_stack
-from octavo.models.sharing import ModelShare, head_shares, projected_features, stage_layers
+from octavo.models.sharing import ModelShare, head_shares, pieces_of_stack, projected_features, stage_layers
 from octavo.ops.interface import Ops
 from octavo.ops.reference import ReferenceOps
 
@@ -34,6 +34,8 @@ def adapt_decoder(
     decoder: Decoder, config: DecoderConfig, names: WeightNames, share: ModelShare, ops: Ops, num_slots: int
 ) -> AdaptedDecoder:
     """Return the decoder with slots for adapters of its embedding, attention, MLP and logits; it keeps its weights.
+
+    Experts have no such room.
 
     A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
     """
@@ -86,7 +88,8 @@ class _Adapting:
         if layer is not None:
             assert isinstance(layer.attention, Attention), "encoders have no adapters"
             qkv, output = layer.attention.qkv, layer.attention.output
-            inputs, down = layer.mlp.inputs, layer.mlp.down
+            if isinstance(layer.mlp, MLP):
+                inputs, down = layer.mlp.inputs, layer.mlp.down
 
         def adapt(
             linear: AnyLinear | None, parts: Sequence[str], in_features: int, outputs: Sequence[tuple[int, range]]
@@ -98,16 +101,16 @@ class _Adapting:
         if not names.qkv_by_head:
             qkv = adapt(qkv, names.qkv, hidden, list(zip((query, key, key), projected, strict=True)))
         output = adapt(output, (names.attention_output,), query, to_hidden)
-        inputs = adapt(inputs, names.gate_up, hidden, [(inner, share.of(inner))] * number)
-        down = adapt(down, (names.down,), inner, to_hidden)
+        if config.layers[index].experts is None:
+            inputs = adapt(inputs, names.gate_up, hidden, [(inner, share.of(inner))] * number)
+            down = adapt(down, (names.down,), inner, to_hidden)
         if layer is None:
             return None
         attention, mlp = layer.attention, layer.mlp
-        return dataclasses.replace(
-            layer,
-            attention=dataclasses.replace(attention, qkv=qkv, output=output),  # type: ignore[arg-type]
-            mlp=dataclasses.replace(mlp, inputs=inputs, down=down),  # type: ignore[arg-type]
-        )
+        if isinstance(mlp, MLP):
+            mlp = dataclasses.replace(mlp, inputs=inputs, down=down)  # type: ignore[arg-type]
+        attention = dataclasses.replace(attention, qkv=qkv, output=output)  # type: ignore[arg-type]
+        return dataclasses.replace(layer, attention=attention, mlp=mlp)
 
     def embedding(self, embedding: object) -> AdaptedEmbedding | None:
         config, share = self.config, self.share

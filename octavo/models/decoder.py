@@ -13,7 +13,7 @@ from octavo.layers.adapted import AdaptedEmbedding
 from octavo.layers.attention import Attention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding
-from octavo.layers.mlp import MLP
+from octavo.layers.moe import FeedForward
 from octavo.layers.norm import Norm
 from octavo.layers.parallel import AnyLinear, SharedEmbedding
 from octavo.models.interface import ModelFacts
@@ -29,7 +29,7 @@ class DecoderLayer:
     attention: Attention | EncoderAttention
     post_attention_norm: Norm
     mlp_norm: Norm
-    mlp: MLP
+    mlp: FeedForward
     post_mlp_norm: Norm
     residual_scale: float
 

@@ -7,16 +7,37 @@ from typing import Literal
 
 from octavo.layers.rotary import Rope
 from octavo.models.interface import ModelFacts
-from octavo.ops.interface import Activation
+from octavo.ops.interface import Activation, Routing
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A mixture of experts.
+
+    intermediate_size: of each expert; shared_size: of one more that all tokens go to, 0 where there is none
+    routing: but for its bias, which has_routing_bias says to be in the checkpoint
+    has_shared_gate: the shared expert's output is multiplied by the sigmoid of a projection
+    """
+
+    count: int
+    intermediate_size: int
+    routing: Routing
+    has_routing_bias: bool = False
+    shared_size: int = 0
+    has_shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    """What may differ from layer to layer. rope: None for a layer that does not rotate (NoPE, learned positions)."""
+    """What may differ from layer to layer.
+
+    rope: None for a layer that does not rotate (NoPE, learned positions); experts: in place of the MLP
+    """
 
     rope: Rope | None
     attention_scale: float
     sliding_window: int | None = None
+    experts: ExpertsConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,7 @@ class DecoderConfig:
     alibi_max_bias: see `octavo.layers.alibi`; None where the model has no ALiBi
     embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
     logits_softcap, attention_softcap: c in c * tanh(x / c)
+    num_draft_layers: how many layers a checkpoint has behind these that only guess further tokens, and are not read
     bidirectional: tokens see later ones too; such a model makes embeddings, and cannot generate
     """
 
@@ -65,11 +87,38 @@ class DecoderConfig:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     attention_softcap: float | None = None
+    num_draft_layers: int = 0
     bidirectional: bool = False
+
+    @property
+    def mlp_widths(self) -> list[list[int]]:
+        """The inner features of every MLP and every expert of each layer."""
+        return [
+            [layer.experts.intermediate_size] * layer.experts.count + [layer.experts.shared_size]
+            if layer.experts
+            else [self.intermediate_size]
+            for layer in self.layers
+        ]
 
     @property
     def facts(self) -> ModelFacts:
         return ModelFacts(self.architecture, len(self.layers), self.hidden_size, self.vocab_size, self.max_position)
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """The same for a layer's mixture of experts.
+
+    gate_up, down: see `Parameters.experts` for "{expert}"; routing_bias: its full name
+    """
+
+    router: str = "mlp.gate"
+    routing_bias: str = "mlp.gate.e_score_correction_bias"
+    gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj")
+    down: str = "mlp.experts.{expert}.down_proj"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
+    shared_down: str = "mlp.shared_experts.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
 
 
 @dataclass(frozen=True)
@@ -102,5 +151,6 @@ class WeightNames:
     post_attention_norm: str = "post_attention_layernorm"
     mlp_norm: str = "post_attention_layernorm"
     post_mlp_norm: str = "post_feedforward_layernorm"
+    experts: ExpertNames = ExpertNames()
     transposed: bool = False
     harmless: tuple[str, ...] = (r"\.rotary_emb\.inv_freq$",)

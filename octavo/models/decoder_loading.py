@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -17,14 +16,23 @@ from octavo.layers.context_parallel import DealtAttention
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import MLP
+from octavo.layers.moe import FeedForward, MoE
 from octavo.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import cos_sin_table
 from octavo.loader.weights import WeightSource
 from octavo.models.decoder import Decoder, DecoderLayer
-from octavo.models.decoder_config import DecoderConfig, LayerConfig, WeightNames
-from octavo.models.sharing import HeadShare, ModelShare, head_shares, projected_features, stage_layers
+from octavo.models.decoder_config import DecoderConfig, ExpertsConfig, LayerConfig, WeightNames
+from octavo.models.expert_loading import ExpertLoading
+from octavo.models.sharing import (
+    HeadShare,
+    ModelShare,
+    head_shares,
+    pieces_of_stack,
+    projected_features,
+    stage_layers,
+)
 from octavo.ops.interface import Float, Ops, Weight
 
 logger = logging.getLogger(__name__)
@@ -71,9 +79,8 @@ def load_decoder(
         logits_scale=config.logits_scale,
         logits_softcap=config.logits_softcap,
     )
-    elsewhere = [
-        root + names.layer.format(index=index) for index in range(len(config.layers)) if index not in own_layers
-    ]
+    all_layers = range(len(config.layers) + config.num_draft_layers)
+    elsewhere = [root + names.layer.format(index=index) for index in all_layers if index not in own_layers]
     if not share.is_first:
         elsewhere += [f"{root}{name}." for name in (names.embedding, names.positions, names.embedding_norm)]
     if not share.is_last:
@@ -87,7 +94,7 @@ def check_unused(
 ) -> None:
     """Raise CheckpointError for tensors that nobody asked for, but those whose names match a harmless pattern.
 
-    elsewhere: how the names of those begin that other pipeline stages read
+    elsewhere: how the names of those begin that other pipeline stages, or nobody here, read
     """
     passed = [*harmless, *(f"^{re.escape(name)}" for name in elsewhere)]
     unused = [name for name in weights.unused() if not any(re.search(pattern, name) for pattern in passed)]
@@ -173,7 +180,7 @@ class DecoderLoading:
             attention=self._attention(f"layers.{index}.attention", prefix, layer, cos_sin),
             post_attention_norm=self.norm(prefix + names.post_attention_norm) if config.post_norm else NoNorm(),
             mlp_norm=self.norm(prefix + names.mlp_norm) if config.pre_norm else NoNorm(),
-            mlp=self._mlp(prefix),
+            mlp=self._feed_forward(prefix, layer.experts),
             post_mlp_norm=self.norm(prefix + names.post_mlp_norm) if config.post_norm else NoNorm(),
             residual_scale=config.residual_scale,
         )
@@ -244,13 +251,28 @@ class DecoderLoading:
             key_heads=heads.kv,
         )
 
-    def _mlp(self, prefix: str) -> MLP:
-        config, names = self.config, self.names
-        size = config.intermediate_size
-        own = self.share.of(size)
-        down = self._to_hidden(prefix + names.down, size, config.mlp_bias, self.share.widths(size))
+    def _feed_forward(self, prefix: str, experts: ExpertsConfig | None) -> FeedForward:
+        if experts is None:
+            return self._mlp(prefix, self.names.gate_up, self.names.down, self.config.intermediate_size)
+        names = self.names.experts
+        loading = ExpertLoading(self.config, self.parameters, self.share)
+        gate_up = [prefix + name for name in names.gate_up]
+        routed = loading.experts(
+            experts, prefix + names.router, prefix + names.routing_bias, gate_up, prefix + names.down
+        )
+        if not experts.shared_size:
+            return routed
+        if not experts.has_shared_gate:
+            return MoE(routed, self._mlp(prefix, names.shared_gate_up, names.shared_down, experts.shared_size))
+        gate_up = [prefix + name for name in names.shared_gate_up]
+        gate, down = prefix + names.shared_gate, prefix + names.shared_down
+        return MoE(routed, loading.gated_expert(gate, gate_up, down, experts.shared_size))
+
+    def _mlp(self, prefix: str, gate_up: tuple[str, ...], down_name: str, size: int) -> MLP:
+        config, own = self.config, self.share.of(size)
+        down = self._to_hidden(prefix + down_name, size, config.mlp_bias, self.share.widths(size))
         number = 2 if config.gated_mlp else 1
-        inputs = self._stacked(prefix, names.gate_up, (size,) * number, config.mlp_bias, [own] * number)
+        inputs = self._stacked(prefix, gate_up, (size,) * number, config.mlp_bias, [own] * number)
         return MLP(inputs, down, config.activation, config.gated_mlp)
 
     def _stacked(
@@ -296,21 +318,6 @@ def shared_embedding(table: Weight | None, share: ModelShare, num_ids: int) -> E
     if share.group.size == 1:
         return Embedding(table)
     return SharedEmbedding(table, share.of(num_ids).start, num_ids, share.group)
-
-
-def pieces_of_stack(
-    share: ModelShare, sizes: Sequence[int], shares: Sequence[range], is_fused: bool
-) -> list[list[range]] | None:
-    """Return the output features of each projection that a rank reads, piece by piece; None: all.
-
-    sizes, shares: of what is stacked, all features and this rank's; is_fused: the checkpoint has them as one projection
-    """
-    if share.group.size == 1:
-        return None
-    if not is_fused:
-        return [[own] for own in shares]
-    starts = accumulate(sizes, initial=0)
-    return [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
 
 
 def projection_to_hidden(

@@ -68,6 +68,10 @@ class _Outline:
         tensor = self._source.get(name, shape)
         return tensor if len(shape) == 1 else _Shape(shape)
 
+    def stack(self, name: str, shape: tuple[int, int, int]) -> Sequence[HostTensor]:
+        self._source.get(name, shape)
+        return [_Shape(shape[1:])] * shape[0]
+
 
 @dataclass(frozen=True)
 class _Shape:

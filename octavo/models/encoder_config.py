@@ -48,6 +48,10 @@ class EncoderConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def mlp_widths(self) -> list[list[int]]:
+        return [[self.intermediate_size]] * len(self.layers)
+
+    @property
     def second_text_offset(self) -> int:
         """What is added to the positions of a pair's second text, which has rows of its own; 0: texts are alike."""
         return self.max_position if self.learned_positions and self.num_token_types > 1 else 0

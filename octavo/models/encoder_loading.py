@@ -15,9 +15,9 @@ from octavo.layers.parallel import SharedEmbedding, SharedLinear
 from octavo.layers.parameters import Parameters
 from octavo.layers.rotary import Rope, cos_sin_table
 from octavo.models.decoder import Decoder, DecoderLayer
-from octavo.models.decoder_loading import check_unused, pieces_of_stack, projection_to_hidden, shared_embedding
+from octavo.models.decoder_loading import check_unused, projection_to_hidden, shared_embedding
 from octavo.models.encoder_config import EncoderConfig, EncoderNames
-from octavo.models.sharing import ModelShare, head_shares, stage_layers
+from octavo.models.sharing import ModelShare, head_shares, pieces_of_stack, stage_layers
 from octavo.ops.interface import Float
 
 

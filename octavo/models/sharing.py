@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from octavo.distributed.group import Group, SoloGroup
 from octavo.distributed.place import share
@@ -80,11 +82,27 @@ def projected_features(config: DecoderConfig, heads: HeadShare) -> list[range]:
     return [range(config.num_heads * config.head_dim), range(config.num_kv_heads * config.head_dim), kv]
 
 
+def pieces_of_stack(
+    share: ModelShare, sizes: Sequence[int], shares: Sequence[range], is_fused: bool
+) -> list[list[range]] | None:
+    """Return the output features of each projection that a rank reads, piece by piece; None: all.
+
+    sizes, shares: of what is stacked, all features and this rank's; is_fused: the checkpoint has them as one projection
+    """
+    if share.group.size == 1:
+        return None
+    if not is_fused:
+        return [[own] for own in shares]
+    starts = accumulate(sizes, initial=0)
+    return [[range(start + own.start, start + own.stop) for start, own in zip(starts, shares, strict=False)]]
+
+
 def stage_layers(config: DecoderConfig | EncoderConfig, num_stages: int, stage: int, has_logits: bool = True) -> range:
     """Return a stage's layers, so that stages have about as many weights; the logits count as their layers' worth."""
     num_layers = len(config.layers)
     attention = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
-    layer_weights = config.hidden_size * (attention + (3 if config.gated_mlp else 2) * config.intermediate_size)
+    mlp_width = sum(map(sum, config.mlp_widths)) / num_layers
+    layer_weights = config.hidden_size * (attention + (3 if config.gated_mlp else 2) * mlp_width)
     total = num_layers + (config.vocab_size * config.hidden_size / layer_weights if has_logits else 0)
 
     def border(stage: int) -> int:
@@ -106,7 +124,8 @@ def check_sizes(config: DecoderConfig | EncoderConfig, tp_size: int, pp_size: in
             f"tensor_parallel_size={tp_size} exceeds the {config.num_heads} query heads of {config.architecture}, and "
             "every rank needs one"
         )
-    smallest = min(config.hidden_size, config.intermediate_size, config.vocab_size)
+    widths = [width for widths in config.mlp_widths for width in widths if width]
+    smallest = min(config.hidden_size, config.vocab_size, *widths)
     if tp_size > smallest:
         raise ConfigError(f"tensor_parallel_size={tp_size} exceeds the {smallest} features of {config.architecture}")
 

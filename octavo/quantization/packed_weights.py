@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,9 @@ class PackedWeights:
             )
         codes = self._layout.read(self._tensors, module, (shape[0], shape[1]))
         return _PackedTensor(name, codes)
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> Sequence[HostTensor]:
+        return self._tensors.stack(name, shape)
 
     def unused(self) -> list[str]:
         """Return the names that nobody asked for; a quantised weight counts as one."""

@@ -16,6 +16,8 @@ from octavo.quantization.rounding import quantize_int4, quantize_int8
 
 # Not layers of the network: they are looked up by row, or give the logits, and 4 bits are too few for them.
 _TABLES = re.compile(r"(embed_tokens|wte|wpe|lm_head|embed_out|embed_positions)\.weight$")
+# Small, and whoever rounds them sends tokens to other experts.
+_ROUTERS = re.compile(r"\.(mlp|block_sparse_moe)\.(gate|router(\.layer)?|shared_expert_gate)\.weight$")
 
 
 Compact = CompactMatrix | NDArray[np.float32] | None
@@ -34,6 +36,9 @@ class ConvertedWeights:
 
     def get(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         return _ConvertedTensor(self._source.get(name, shape), name, self._convert)
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> list[HostTensor]:
+        return [_ConvertedTensor(each, name, self._convert) for each in self._source.stack(name, shape)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def quantized(method: QuantizationMethod, tensor: HostTensor, name: str, transpo
     if len(tensor.shape) != 2:
         return None
     matrix = tensor.compact(transposed)
-    if isinstance(matrix, (BlockMatrix, QuantizedMatrix)):
+    if isinstance(matrix, (BlockMatrix, QuantizedMatrix)) or _ROUTERS.search(name):
         return matrix
     if isinstance(matrix, HalfMatrix):
         values = matrix.dequantized()

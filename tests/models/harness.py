@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from octavo.attention.context import ForwardContext
@@ -62,6 +65,9 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(0.3 * torch.randn_like(buffer))
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.3 * torch.randn_like(parameter))
@@ -78,11 +84,10 @@ def hf_config(model: PreTrainedModel) -> HFConfig:
 
 
 def tensors_of(model: PreTrainedModel) -> dict[str, NDArray[np.float32]]:
-    """Return what a safetensors file of the model would hold: tied tensors once."""
-    tensors = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    for name in getattr(model, "all_tied_weights_keys", {}):
-        tensors.pop(name, None)
-    return tensors
+    """Return what a safetensors file of the model holds: tied tensors once, experts one by one."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return dict(load_file(Path(folder) / "model.safetensors"))
 
 
 @dataclass
@@ -122,6 +127,9 @@ class ArrayWeights:
         check_shape(name, shape, self.tensors[name].shape, "arrays")
         self.used.add(name)
         return ArrayTensor(self.tensors[name])
+
+    def stack(self, name: str, shape: tuple[int, int, int]) -> list[ArrayTensor]:
+        return [ArrayTensor(matrix) for matrix in self.get(name, shape).array]
 
     def unused(self) -> list[str]:
         return sorted(set(self.tensors) - self.used)

@@ -9,19 +9,27 @@ import numpy as np
 import pytest
 from transformers import (
     BloomConfig,
+    Dots1Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     GPT2Config,
     GraniteConfig,
+    GraniteMoeConfig,
+    GraniteMoeSharedConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     MptConfig,
     Olmo2Config,
+    OlmoeConfig,
     Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
     Starcoder2Config,
 )
@@ -35,6 +43,16 @@ SLIDING = {"sliding_window": 13}  # no multiple of the harness's blocks of 8, sh
 
 def _rope(rope_type: str, **values: Any) -> dict[str, Any]:
     return {"rope_type": rope_type, "rope_theta": 1000.0, **values}
+
+
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+DEEPSEEK_EXPERTS = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+}
 
 
 CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
@@ -105,6 +123,30 @@ CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
         attention_bias=True,
         mlp_bias=True,
         tie_word_embeddings=True,
+    ),
+    "mixtral": lambda: MixtralConfig(**TINY, num_local_experts=5, sliding_window=None),
+    "mixtral-sliding": lambda: MixtralConfig(**TINY, **SLIDING, num_local_experts=4, num_experts_per_tok=3),
+    "qwen2-moe": lambda: Qwen2MoeConfig(**TINY, **EXPERTS, shared_expert_intermediate_size=40),
+    "qwen3-moe": lambda: Qwen3MoeConfig(**TINY, **EXPERTS, norm_topk_prob=True, head_dim=24),
+    "qwen3-moe-some": lambda: Qwen3MoeConfig(
+        **{**TINY, "num_hidden_layers": 4}, **EXPERTS, decoder_sparse_step=2, mlp_only_layers=[3]
+    ),
+    "olmoe": lambda: OlmoeConfig(**TINY, num_experts=6, num_experts_per_tok=3),
+    "granite-moe": lambda: GraniteMoeConfig(
+        **TINY, num_local_experts=5, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.1
+    ),
+    "granite-moe-shared": lambda: GraniteMoeSharedConfig(**TINY, num_local_experts=5, shared_intermediate_size=40),
+    "glm4-moe": lambda: Glm4MoeConfig(
+        **TINY,
+        **DEEPSEEK_EXPERTS,
+        attention_bias=True,
+        use_qk_norm=True,
+        norm_topk_prob=True,
+        first_k_dense_replace=1,
+    ),
+    "glm4-moe-options": lambda: Glm4MoeConfig(**TINY, **DEEPSEEK_EXPERTS, norm_topk_prob=False),
+    "dots1": lambda: Dots1Config(
+        **TINY, **SLIDING, **DEEPSEEK_EXPERTS, first_k_dense_replace=0, max_window_layers=1, norm_topk_prob=True
     ),
     "bloom": lambda: BloomConfig(vocab_size=97, hidden_size=72, n_layer=3, n_head=6, seq_length=128),
     "mpt": lambda: MptConfig(vocab_size=97, d_model=64, n_heads=4, n_layers=3, max_seq_len=128, eos_token_id=2),
