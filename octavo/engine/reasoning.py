@@ -29,13 +29,13 @@ def reasoning_markers(
     prompt_text: or its last lines, special tokens shown; template_arguments: the request's chat_template_kwargs
     call_markers: of the format in which the answer may call; continued_text: see starts_in_reasoning
     """
+    end = prompt_text.rstrip()
     # where this is several ids, a model may write the marker in others as well: then only its text can tell
-    end_ids = _encode(tokenizer, reasoning.closing[0])
+    end_ids = _encode(tokenizer, reasoning.closing_behind(end))
     if reasoning.is_harmony:
         around = _encode(tokenizer, _HARMONY_START), _encode(tokenizer, _HARMONY_END)
         return ReasoningMarkers(*around, may_begin=True, answer_token_ids=end_ids)
     begins_inside = starts_in_reasoning(reasoning, prompt_text, template_arguments, continued_text)
-    end = prompt_text.rstrip()
     is_closed = any(end.endswith(marker.rstrip()) for marker in reasoning.closing)
     start_ids = _encode(tokenizer, reasoning.opening[0]) if reasoning.opening else []
     is_off = is_closed or thinking_is_disabled(template_arguments or {})

@@ -24,10 +24,11 @@ def read_reasoning(
     yield from reader.skip_space()
     marker = (yield from reader.accept(reasoning.opening)) if reasoning.opening else None
     before = reader.release()
+    if reasoning.stays_in_content or (marker is None and not is_open):
+        writer.is_reasoning = False
+        writer.content(f"{reasoning.opening[0]}{before}" if marker is None and is_open else before)
+        return
     if marker is None:
-        if not is_open:
-            writer.content(before)
-            return
         writer.reasoning(before)
     writer.is_reasoning = True
     ending = (*reasoning.closing, *(call_markers if reasoning.ends_at_call else ()))
@@ -36,6 +37,8 @@ def read_reasoning(
     if found in reasoning.closing:
         assert found is not None
         reader.take(reader.at + len(found))
+        if reasoning.drops_space:
+            yield from reader.skip_space()
 
 
 def read_content(

@@ -15,10 +15,12 @@ class ReasoningFormat:
     """Markers around the reasoning, which comes first in an output.
 
     opening: one of these begins it, unless the prompt did already
-    closing: any of these ends it, the usual one first
+    closing: any of these ends it, the usual one first; as many as there are openings: each has its own
     is_implied: an output begins inside the reasoning although no marker says so, unless the prompt closed it
     ends_at_call: the marker of a tool call ends it too: these models do not always close it before a call
     content_markers: wrap the content and are no part of it
+    drops_space: white space between the reasoning and the content is layout and dropped
+    stays_in_content: the reasoning and the markers around it are content; a missing opening one is added
     is_harmony: gpt-oss's channels instead of markers
     """
 
@@ -28,16 +30,31 @@ class ReasoningFormat:
     is_implied: bool = False
     ends_at_call: bool = False
     content_markers: tuple[str, ...] = ()
+    drops_space: bool = False
+    stays_in_content: bool = False
     is_harmony: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
         return (*self.opening, *self.closing, *self.content_markers)
 
+    def closing_behind(self, prompt_end: str) -> str:
+        """Return the marker that ends the reasoning which a prompt may have opened."""
+        pairs = zip(self.opening, self.closing, strict=True) if len(self.opening) == len(self.closing) else ()
+        return next((end for start, end in pairs if prompt_end.endswith(start.rstrip())), self.closing[0])
+
 
 _HARMONY_REASONING = "<|channel|>analysis<|message|>"
 _HARMONY_FINAL = "<|channel|>final<|message|>"
 _TALK = ("Here's", "Here is")
+_EFFORTS = ("think", "think_fast", "think_faster")
+
+
+def _cohere(name: str, *content: str) -> ReasoningFormat:
+    """Return the format whose content stands between markers of these names."""
+    around = tuple(f"<|{side}_{one}|>" for one in content for side in ("START", "END"))
+    return ReasoningFormat(name, ("<|START_THINKING|>",), ("<|END_THINKING|>",), content_markers=around)
+
 
 _FORMATS = (
     # DeepSeek R1, and models trained after it: older templates neither open it in the prompt nor do they write <think>
@@ -45,9 +62,14 @@ _FORMATS = (
     # V3.1 and later: the template opens or closes it at the end of the prompt
     ReasoningFormat("deepseek_v3"),
     ReasoningFormat("deepseek_v4"),
+    ReasoningFormat("deepseek_v41"),
+    ReasoningFormat("poolside_v1"),
+    ReasoningFormat("hy_v3"),
+    ReasoningFormat("hy_v4"),
     # Qwen3: the older template leaves <think> to the model, the newer one opens it; enable_thinking=False closes it
     ReasoningFormat("qwen3", ends_at_call=True),
     ReasoningFormat("nemotron_v3", ends_at_call=True),
+    ReasoningFormat("granite_thinking_parser", ends_at_call=True, drops_space=True),
     ReasoningFormat("holo2"),
     ReasoningFormat("glm45", ends_at_call=True),
     ReasoningFormat("glm47", ends_at_call=True),
@@ -55,6 +77,7 @@ _FORMATS = (
     ReasoningFormat("mimo"),
     ReasoningFormat("kimi_k2", is_implied=True, ends_at_call=True),
     ReasoningFormat("minimax_m2", is_implied=True),
+    ReasoningFormat("minimax_m2_append_think", is_implied=True, stays_in_content=True),
     ReasoningFormat("minimax_m3", opening=("<mm:think>",), closing=("</mm:think>",)),
     ReasoningFormat("step3", is_implied=True),
     ReasoningFormat("step3p5", is_implied=True, ends_at_call=True),
@@ -68,6 +91,26 @@ _FORMATS = (
     ),
     ReasoningFormat("seed_oss", opening=("<seed:think>",), closing=("</seed:think>",)),
     ReasoningFormat("mistral", opening=("[THINK]",), closing=("[/THINK]",)),
+    ReasoningFormat(
+        "plamo3",
+        opening=("<|plamo:begin_think:plamo|>",),
+        closing=("<|plamo:end_think:plamo|>",),
+        is_implied=True,
+        ends_at_call=True,
+    ),
+    # a marker for each effort
+    ReasoningFormat(
+        "k2_horizon",
+        opening=tuple(f"<ifm|{name}>" for name in _EFFORTS),
+        closing=tuple(f"</ifm|{name}>" for name in _EFFORTS),
+        ends_at_call=True,
+    ),
+    ReasoningFormat(
+        "kimi_k3",
+        opening=("<|open|>think<|sep|>",),
+        closing=("<|close|>think<|sep|>",),
+        content_markers=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
     # Granite 3.2 writes sentences for markers
     ReasoningFormat(
         "granite",
@@ -75,12 +118,8 @@ _FORMATS = (
         closing=tuple(f"{start} my response:" for start in _TALK),
     ),
     ReasoningFormat("gemma4", opening=("<|channel>thought\n",), closing=("<channel|>",), ends_at_call=True),
-    ReasoningFormat(
-        "cohere_command3",
-        opening=("<|START_THINKING|>",),
-        closing=("<|END_THINKING|>",),
-        content_markers=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    ),
+    _cohere("cohere_command3", "RESPONSE"),
+    _cohere("cohere_command4", "RESPONSE", "TEXT"),
     ReasoningFormat("openai_gptoss", opening=(_HARMONY_REASONING,), closing=(_HARMONY_FINAL,), is_harmony=True),
 )
 REASONING_SWITCHES = ("enable_thinking", "thinking")  # what templates call them

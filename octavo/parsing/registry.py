@@ -22,19 +22,8 @@ logger = get_logger(__name__)
 AUTO, NONE = "auto", "none"
 Format = TypeVar("Format", ToolFormat, ReasoningFormat)
 # Names of vLLM 0.32 for formats that are not declared here.
-_UNBUILT_TOOLS = frozenset(
-    {
-        *("deepseek_v41", "cohere_command4", "hf", "poolside_v1", "hy_v3", "hy_v4"),
-        *("kimi_k3", "k2_horizon", "minimax_m3", "minicpm5", "muse_glimmer", "inkling"),
-    }
-)
-_UNBUILT_REASONING = frozenset(
-    {
-        *("deepseek_v41", "poolside_v1", "cohere_command4", "granite_thinking_parser", "hf"),
-        *("hy_v3", "hy_v4", "kimi_k3", "k2_horizon", "minicpmv", "minimax_m2_append_think", "plamo3"),
-        *("muse_glimmer", "inkling"),
-    }
-)
+_UNBUILT_TOOLS = frozenset({"hf", "muse_glimmer", "inkling"})
+_UNBUILT_REASONING = _UNBUILT_TOOLS | {"minicpmv"}
 
 _loaded_plugins: set[Path] = set()
 _registered: list[str] = []  # names, in the order in which plug-ins gave them

@@ -25,12 +25,24 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d*)(\.0+)?", re.ASCII)
 
 def parameter_types(tool: Tool | None, parameter: str, undeclared: frozenset[str]) -> frozenset[str]:
     """Return the JSON types that a parameter of a tool may have; `undeclared` for one of which nothing is known."""
-    schema = tool.parameters if tool else None
-    properties = schema.get("properties") if schema else None
-    declared = properties.get(parameter) if isinstance(properties, Mapping) else None
-    if not isinstance(declared, Mapping):
-        return undeclared
-    return _types_of(declared, schema or {}, _MAX_SCHEMA_DEPTH) or undeclared
+    schema = (tool.parameters if tool else None) or {}
+    return types_of(member_schema(schema, parameter, schema), schema) or undeclared
+
+
+def member_schema(schema: Mapping[str, Any], key: str | None, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a property, or of an array's items when key is None; empty where nothing is known."""
+    for _ in range(_MAX_SCHEMA_DEPTH):
+        if not isinstance(schema.get("$ref"), str):
+            break
+        schema = _resolve(schema["$ref"], root) or {}
+    properties = schema.get("properties")
+    member = schema.get("items") if key is None else properties.get(key) if isinstance(properties, Mapping) else None
+    return member if isinstance(member, Mapping) else {}
+
+
+def types_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema inside `root` names, empty when it names none."""
+    return _types_of(schema, root, _MAX_SCHEMA_DEPTH)
 
 
 def _types_of(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:

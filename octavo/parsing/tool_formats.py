@@ -6,12 +6,15 @@ Sources: the models' chat templates and model cards, as far as they are public, 
 # ruff: noqa: RUF001  (DeepSeek's and Step's markers are written with full-width bars)
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo.parsing.brace_calls import BraceCalls
 from octavo.parsing.formats import CallBody, CallSyntax, ToolFormat
 from octavo.parsing.json_calls import JsonCalls
 from octavo.parsing.named_calls import JsonOr, KeyedCalls, NamedCalls
+from octavo.parsing.nested_tags import NestedTags
 from octavo.parsing.python_calls import PythonCalls
-from octavo.parsing.schema_types import ANY_TYPE
+from octavo.parsing.schema_types import ANY_TYPE, ONLY_STRING
 from octavo.parsing.writer import kimi_id, mistral_id
 from octavo.parsing.xml_calls import XmlCalls
 
@@ -45,15 +48,43 @@ _INVOKE_TAGS = XmlCalls(
     is_padded=True,
     undeclared=ANY_TYPE,
 )
-_DSML_TAGS = XmlCalls(
-    before_name='<｜DSML｜invoke name="',
-    after_name=('">',),
-    before_key='<｜DSML｜parameter name="',
-    after_key='">',
-    after_value="</｜DSML｜parameter>",
-    after_call=("</｜DSML｜invoke>",),
-    string_marks=('" string="true">', '" string="false">'),
+_NAMED_PAIRS = replace(_ARGUMENT_PAIRS, after_name=("<tool_sep>",))
+_IFM_PAIRS = XmlCalls(
+    before_name="",
+    after_name=("\n", "<ifm|arg_key>", "</ifm|tool_call>"),
+    before_key="<ifm|arg_key>",
+    after_key="</ifm|arg_key>",
+    before_type="<ifm|arg_type>",
+    after_type="</ifm|arg_type>",
+    before_value="<ifm|arg_value>",
+    after_value="</ifm|arg_value>",
+    after_call=("</ifm|tool_call>",),
     undeclared=ANY_TYPE,
+)
+_PARAM_TAGS = XmlCalls(
+    before_name='<function name="',
+    after_name=('">',),
+    before_key='<param name="',
+    after_key='">',
+    after_value="</param>",
+    after_call=("</function>",),
+    before_quoted="<![CDATA[",
+    after_quoted="]]>",
+    undeclared=ANY_TYPE,
+)
+_XTML_TYPES = ("number", "integer", "boolean", "null", "object", "array")
+_XTML_TAGS = XmlCalls(
+    before_name='<|open|>call tool="',
+    after_name=('"',),
+    name_rest="<|sep|>",
+    before_key='<|open|>argument key="',
+    after_key='"<|sep|>',
+    after_value="<|close|>argument<|sep|>",
+    after_call=("<|close|>call<|sep|>",),
+    typed_keys=(
+        ('" type="string"<|sep|>', ONLY_STRING),
+        *((f'" type="{name}"<|sep|>', ANY_TYPE) for name in _XTML_TYPES),
+    ),
 )
 _STEP_TAGS = XmlCalls(
     before_name='function<｜tool_sep｜><steptml:invoke name="',
@@ -64,6 +95,8 @@ _STEP_TAGS = XmlCalls(
     after_call=("</steptml:invoke>",),
     undeclared=ANY_TYPE,
 )
+_MINIMAX_MARK = "]<]minimax[>["
+_PLAMO_ARGUMENTS = "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
 _DEEPSEEK_OPENING = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
 _DEEPSEEK_CLOSING = ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 
@@ -87,6 +120,33 @@ def _hermes(name: str, tag: str = "tool_call") -> ToolFormat:
     return _tagged(name, _JSON, tag, syntax=_hermes_syntax(tag))
 
 
+def _dsml(name: str, section: str, space: str = "") -> ToolFormat:
+    """Return the format of DeepSeek's own tags. space: what stands behind their mark"""
+    mark = f"｜DSML｜{space}"
+    body = XmlCalls(
+        before_name=f'<{mark}invoke name="',
+        after_name=('">',),
+        before_key=f'<{mark}parameter name="',
+        after_key='">',
+        after_value=f"</{mark}parameter>",
+        after_call=(f"</{mark}invoke>",),
+        typed_keys=(('" string="true">', ONLY_STRING), ('" string="false">', ANY_TYPE)),
+        undeclared=ANY_TYPE,
+    )
+    return _tagged(name, body, f"{mark}{section}")
+
+
+def _sectioned(name: str, body: CallBody, prefix: str = "") -> ToolFormat:
+    """Return the format of calls between tags of each, in a section between tags of its own."""
+    section, call = f"{prefix}tool_calls", f"{prefix}tool_call"
+    return ToolFormat(name, body, opening=(f"<{section}>", f"<{call}>"), closing=(f"</{call}>", f"</{section}>"))
+
+
+def _cohere(name: str) -> ToolFormat:
+    body = JsonCalls(names=("tool_name",), arguments=("parameters",))
+    return ToolFormat(name, body, opening=("<|START_ACTION|>",), closing=("<|END_ACTION|>",))
+
+
 def _llama(name: str) -> ToolFormat:
     return ToolFormat(name, _JSON, opening=("<|python_tag|>",), bare=("{",), separators=";,", syntax=_LLAMA_SYNTAX)
 
@@ -98,7 +158,6 @@ _FORMATS = (
     _hermes("qwen3_json"),
     _hermes("granite4"),
     _hermes("ernie45"),
-    _hermes("plamo3"),
     # Llama 3.1 and later: a bare object, several with semicolons; <|python_tag|> may stand before it
     _llama("llama3_json"),
     _llama("llama4_json"),
@@ -113,12 +172,8 @@ _FORMATS = (
     ToolFormat("internlm", _JSON, opening=("<|action_start|><|plugin|>",), closing=("<|action_end|>",)),
     ToolFormat("gigachat3", _JSON, opening=("function call<|role_sep|>",)),
     ToolFormat("xlam", _JSON, opening=("[TOOL_CALLS]", "<tool_call>"), closing=("</tool_call>",), bare=("[{", "{")),
-    ToolFormat(
-        "cohere_command3",
-        JsonCalls(names=("tool_name",), arguments=("parameters",)),
-        opening=("<|START_ACTION|>",),
-        closing=("<|END_ACTION|>",),
-    ),
+    _cohere("cohere_command3"),
+    _cohere("cohere_command4"),
     ToolFormat("apertus", KeyedCalls(), opening=("<|tools_prefix|>",), closing=("<|tools_suffix|>",)),
     # Anything that writes such objects or arrays of them into its text
     ToolFormat(
@@ -165,6 +220,17 @@ _FORMATS = (
         closing=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
         make_id=kimi_id,
     ),
+    ToolFormat(
+        "plamo3",
+        NamedCalls(
+            before_name=("<|plamo:begin_tool_name:plamo|>",),
+            after_name=("<|plamo:end_tool_name:plamo|>",),
+            before_arguments=(_PLAMO_ARGUMENTS,),
+            after_arguments=("<|plamo:end_tool_arguments:plamo|>",),
+        ),
+        opening=("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>"),
+        closing=("<|plamo:end_tool_request:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+    ),
     # ---- a tag for each parameter
     _tagged("qwen3_coder", _FUNCTION_TAGS, bare=("<function=",)),
     _tagged("qwen3_xml", _FUNCTION_TAGS, bare=("<function=",)),
@@ -174,10 +240,24 @@ _FORMATS = (
     _tagged("glm45", _ARGUMENT_PAIRS),
     _tagged("glm47", _ARGUMENT_PAIRS),
     _tagged("ling3", _ARGUMENT_PAIRS),
+    _tagged("poolside_v1", _ARGUMENT_PAIRS),
+    # Hunyuan 3 and 4, with markers that have no suffix of their checkpoint's
+    _sectioned("hy_v3", _NAMED_PAIRS),
+    _sectioned("hy_v4", _ARGUMENT_PAIRS),
+    _sectioned("k2_horizon", JsonOr(_JSON, _IFM_PAIRS), "ifm|"),
+    ToolFormat("minicpm5", _PARAM_TAGS, bare=(_PARAM_TAGS.before_name,)),
+    ToolFormat("kimi_k3", _XTML_TAGS, opening=("<|open|>tools<|sep|>",), closing=("<|close|>tools<|sep|>",)),
+    ToolFormat(
+        "minimax_m3",
+        NestedTags(_MINIMAX_MARK),
+        opening=(f"{_MINIMAX_MARK}<tool_call>",),
+        closing=(f"{_MINIMAX_MARK}</tool_call>",),
+    ),
     _tagged("dots", JsonOr(_JSON, _INVOKE_TAGS), "dots_function_call"),
     _tagged("minimax_m2", _INVOKE_TAGS, "minimax:tool_call"),
-    _tagged("deepseek_v32", _DSML_TAGS, "｜DSML｜function_calls"),
-    _tagged("deepseek_v4", _DSML_TAGS, "｜DSML｜tool_calls"),
+    _dsml("deepseek_v32", "function_calls"),
+    _dsml("deepseek_v4", "tool_calls"),
+    _dsml("deepseek_v41", "calls", space=" "),
     ToolFormat(
         "step3",
         _STEP_TAGS,

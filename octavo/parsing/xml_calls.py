@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.parsing.formats import CallBody, CallContext
 from octavo.parsing.json_text import MAX_KEY_CHARACTERS, json_string, json_string_part
-from octavo.parsing.reader import MalformedCallError, Steps, Stops
+from octavo.parsing.reader import MalformedCallError, Reader, Steps, Stops
 from octavo.parsing.schema_types import ANY_TYPE, ONLY_STRING, json_of_text, parameter_types
 
 _TEXT_OR_NULL = frozenset({"string", "null"})
@@ -22,9 +22,12 @@ class XmlCalls(CallBody):
     before_name, after_name: around the function's name; an end that also begins a parameter or ends the call is only
         looked at
     before_key, after_key: around a parameter's name
+    name_rest: ends the tag of the name, where more than the name stands in it
+    before_type, after_type: around the type of a parameter, which may be missing
     before_value: what stands between the two tags of a parameter, where it has two
-    string_marks: (mark for strings, mark for JSON) that may end a parameter's tag in the place of its plain end
+    typed_keys: what may end a parameter's tag in the place of its plain end, and the types that it tells of
     after_value: ends a parameter
+    before_quoted, after_quoted: around a value that may hold anything else
     after_call: ends the call, the usual end first; it may be missing before the format's own end
     is_padded: values stand on lines of their own
     undeclared: types of parameters that the tool's schema does not know
@@ -36,14 +39,20 @@ class XmlCalls(CallBody):
     after_key: str
     after_value: str
     after_call: tuple[str, ...] = ()
+    name_rest: str = ""
+    before_type: str = ""
+    after_type: str = ""
     before_value: str = ""
-    string_marks: tuple[str, str] | None = None
+    typed_keys: tuple[tuple[str, frozenset[str]], ...] = ()
+    before_quoted: str = ""
+    after_quoted: str = ""
     is_padded: bool = False
     undeclared: frozenset[str] = ONLY_STRING
 
     @property
     def literals(self) -> tuple[str, ...]:
-        return (self.before_name, self.before_key, self.after_key, self.before_value, self.after_value)
+        around_values = (self.before_type, self.after_type, self.before_value, self.after_value, self.before_quoted)
+        return (self.before_name, *self.after_name, self.before_key, self.after_key, *around_values, *self.after_call)
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -59,6 +68,9 @@ class XmlCalls(CallBody):
             raise MalformedCallError
         if end not in (self.before_key, *self.after_call):
             reader.take(reader.at + len(end))
+        if self.name_rest:
+            yield from reader.short_text(Stops((self.name_rest,)), MAX_KEY_CHARACTERS)
+            reader.take(reader.at + len(self.name_rest))
         writer.start_call(name)
         has_parameters = False
         while True:
@@ -76,30 +88,35 @@ class XmlCalls(CallBody):
     def _read_parameter(self, context: CallContext, name: str, before: str) -> Steps[None]:
         """Read a parameter behind the marker that begins it."""
         reader, writer = context.reader, context.writer
-        ends = (self.after_key,) if self.string_marks is None else (*self.string_marks, self.after_key)
-        text, end = yield from reader.short_text(Stops(ends), MAX_KEY_CHARACTERS)
+        told = dict(self.typed_keys)
+        text, end = yield from reader.short_text(Stops((*told, self.after_key)), MAX_KEY_CHARACTERS)
         reader.take(reader.at + len(end))
         key = text.strip()
         if not key or _NO_NAME.search(key):
             raise MalformedCallError
+        undeclared = (yield from self._read_type(reader)) if self.before_type else self.undeclared
         if self.before_value:
             yield from reader.skip_space()
             yield from reader.expect(self.before_value)
-        types = parameter_types(context.tools.get(name), key, self.undeclared)
-        if self.string_marks and end in self.string_marks:
-            types = ONLY_STRING if end == self.string_marks[0] else ANY_TYPE
+        types = told.get(end) or parameter_types(context.tools.get(name), key, undeclared)
         writer.arguments(f"{before}{' ' if before == ',' else ''}{json_string(key)}: ")
+        stops = Stops((f"\n{self.after_value}", self.after_value) if self.is_padded else (self.after_value,))
         if self.is_padded:
             yield from reader.accept(("\n",))
-        if types == ONLY_STRING:
-            yield from self._read_text(context)
-        else:
-            yield from self._read_typed(context, types)
+        elif self.before_quoted and (yield from reader.accept((self.before_quoted,))):
+            stops = Stops((f"{self.after_quoted}{self.after_value}",))
+        yield from self._read_text(context, stops) if types == ONLY_STRING else self._read_typed(context, stops, types)
 
-    def _value_stops(self) -> Stops:
-        return Stops((f"\n{self.after_value}", self.after_value) if self.is_padded else (self.after_value,))
+    def _read_type(self, reader: Reader) -> Steps[frozenset[str]]:
+        """Read the type that a parameter tells of itself, such as `array[string]`."""
+        yield from reader.skip_space()
+        if (yield from reader.accept((self.before_type,))) is None:
+            return self.undeclared
+        text, end = yield from reader.short_text(Stops((self.after_type,)), MAX_KEY_CHARACTERS)
+        reader.take(reader.at + len(end))
+        return ANY_TYPE & {text.partition("[")[0].strip().lower()} or self.undeclared
 
-    def _read_text(self, context: CallContext) -> Steps[None]:
+    def _read_text(self, context: CallContext, stops: Stops) -> Steps[None]:
         """Pass a string on while it arrives."""
         writer = context.writer
 
@@ -107,13 +124,13 @@ class XmlCalls(CallBody):
             writer.arguments(json_string_part(text))
 
         writer.arguments('"')
-        end = yield from context.reader.until(self._value_stops(), emit)
+        end = yield from context.reader.until(stops, emit)
         if end is None:
             raise MalformedCallError
         context.reader.take(context.reader.at + len(end))
         writer.arguments('"')
 
-    def _read_typed(self, context: CallContext, types: frozenset[str]) -> Steps[None]:
+    def _read_typed(self, context: CallContext, stops: Stops, types: frozenset[str]) -> Steps[None]:
         """Pass a value on once it is whole; if it never is, as it was written. Text that turns out not null streams."""
         reader, writer = context.reader, context.writer
         parts: list[str] = []
@@ -131,7 +148,7 @@ class XmlCalls(CallBody):
                 is_text = True
                 writer.arguments(f'"{json_string_part("".join(parts))}')
 
-        end = yield from reader.until(self._value_stops(), emit)
+        end = yield from reader.until(stops, emit)
         if end is None:
             writer.arguments("" if is_text else "".join(parts))
             raise MalformedCallError

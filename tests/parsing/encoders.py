@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,6 +74,79 @@ def dsml(call: Call) -> str:
     return f'<｜DSML｜invoke name="{call[0]}">\n{parameters}</｜DSML｜invoke>'
 
 
+def spaced_dsml(call: Call) -> str:
+    return re.sub(r"(</?｜DSML｜)(invoke|parameter)", r"\1 \2", dsml(call))
+
+
+def named_pairs(call: Call) -> str:
+    return pairs(call).replace(f"<tool_call>{call[0]}\n", f"<tool_call>{call[0]}<tool_sep>", 1)
+
+
+def ifm_pairs(call: Call, *, is_typed: bool = False) -> str:
+    parameters = "".join(
+        f"<ifm|arg_key>{key}</ifm|arg_key>"
+        + (f"<ifm|arg_type>{json_type(value)}</ifm|arg_type>" if is_typed else "")
+        + f"<ifm|arg_value>{plain(value)}</ifm|arg_value>\n"
+        for key, value in call[1].items()
+    )
+    return f"<ifm|tool_call>{call[0]}\n{parameters}</ifm|tool_call>"
+
+
+def json_type(value: object) -> str:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array[any]", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def param_tags(call: Call) -> str:
+    parameters = "".join(
+        f'<param name="{key}">{f"<![CDATA[{text}]]>" if "<" in (text := plain(value)) else text}</param>'
+        for key, value in call[1].items()
+    )
+    return f'<function name="{call[0]}">{parameters}</function>'
+
+
+def xtml(calls: Sequence[Call]) -> str:
+    def argument(key: str, value: object) -> str:
+        kind = json_type(value).partition("[")[0].replace("integer", "number")
+        return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{plain(value)}<|close|>argument<|sep|>'
+
+    text = "".join(
+        f'<|open|>call tool="{name}" index="{index}"<|sep|>'
+        f"{''.join(argument(key, value) for key, value in arguments.items())}<|close|>call<|sep|>"
+        for index, (name, arguments) in enumerate(calls, 1)
+    )
+    return f"<|open|>tools<|sep|>{text}<|close|>tools<|sep|>"
+
+
+def plamo(call: Call) -> str:
+    return (
+        f"<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{call[0]}<|plamo:end_tool_name:plamo|>"
+        f"<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{spaced(call[1])}"
+        "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+    )
+
+
+MINIMAX = "]<]minimax[>["
+
+
+def nested(value: object) -> str:
+    """Tags inside tags; what is empty is written as JSON."""
+    if isinstance(value, dict) and value:
+        return "".join(nested_tag(key, item) for key, item in value.items())
+    if isinstance(value, list) and value:
+        return "".join(nested_tag("item", item) for item in value)
+    return plain(value)
+
+
+def nested_tag(key: str, value: object) -> str:
+    return f"{MINIMAX}<{key}>{nested(value)}{MINIMAX}</{key}>"
+
+
+def nested_invoke(call: Call) -> str:
+    parameters = "\n".join(nested_tag(key, value) for key, value in call[1].items())
+    return f'{MINIMAX}<invoke name="{call[0]}">{parameters}{MINIMAX}</invoke>'
+
+
 def steptml(call: Call) -> str:
     parameters = "".join(
         f'<steptml:parameter name="{key}">{plain(value)}</steptml:parameter>' for key, value in call[1].items()
@@ -119,6 +193,14 @@ def kimi(calls: Sequence[Call]) -> str:
     return f"<|tool_calls_section_begin|>{text}<|tool_calls_section_end|>"
 
 
+def cohere(calls: Sequence[Call]) -> str:
+    texts = (
+        f'    {{"tool_call_id": "{index}", "tool_name": {spaced(name)}, "parameters": {spaced(arguments)}}}'
+        for index, (name, arguments) in enumerate(calls)
+    )
+    return "<|START_ACTION|>[\n" + ",\n".join(texts) + "\n]<|END_ACTION|>"
+
+
 def wrapped(tag: str, text: Callable[[Call], str]) -> Encoder:
     return each(lambda call: f"<{tag}>\n{text(call)}\n</{tag}>")
 
@@ -131,7 +213,10 @@ JSON_ENCODERS: dict[str, tuple[Encoder, ...]] = {
     "qwen3_json": (wrapped("tool_call", obj),),
     "granite4": (wrapped("tool_call", obj),),
     "ernie45": (wrapped("tool_call", obj),),
-    "plamo3": (wrapped("tool_call", obj),),
+    "plamo3": (
+        each(plamo, "", ("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>")),
+        each(plamo),
+    ),
     "llama3_json": (
         each(lambda c: obj(c, "parameters"), "; "),
         each(lambda c: obj(c, "parameters", pretty), ";", ("<|python_tag|>", "")),
@@ -148,16 +233,8 @@ JSON_ENCODERS: dict[str, tuple[Encoder, ...]] = {
     "internlm": (each(lambda c: f"<|action_start|><|plugin|>\n{obj(c, 'parameters')}<|action_end|>", "\n"),),
     "gigachat3": (each(lambda c: f"function call<|role_sep|>\n{obj(c)}"),),
     "xlam": (array, lambda calls: f"[TOOL_CALLS]{array(calls)}", wrapped("tool_call", obj)),
-    "cohere_command3": (
-        lambda calls: (
-            "<|START_ACTION|>[\n"
-            + ",\n".join(
-                f'    {{"tool_call_id": "{index}", "tool_name": {spaced(name)}, "parameters": {spaced(arguments)}}}'
-                for index, (name, arguments) in enumerate(calls)
-            )
-            + "\n]<|END_ACTION|>"
-        ),
-    ),
+    "cohere_command3": (cohere,),
+    "cohere_command4": (cohere,),
     "apertus": (
         lambda calls: (
             "<|tools_prefix|>["
@@ -201,11 +278,23 @@ TYPED_ENCODERS: dict[str, tuple[Encoder, ...]] = {
     "glm45": (each(pairs),),
     "glm47": (each(tight_pairs, ""),),
     "ling3": (each(tight_pairs, ""),),
+    "poolside_v1": (each(pairs),),
+    "hy_v3": (each(named_pairs, "\n", ("<tool_calls>\n", "\n</tool_calls>")),),
+    "hy_v4": (each(tight_pairs, "", ("<tool_calls>", "</tool_calls>")),),
+    "k2_horizon": (
+        each(ifm_pairs, "\n", ("<ifm|tool_calls>\n", "\n</ifm|tool_calls>")),
+        each(lambda c: ifm_pairs(c, is_typed=True), "", ("<ifm|tool_calls>", "</ifm|tool_calls>")),
+        each(lambda c: f"<ifm|tool_call>{obj(c)}</ifm|tool_call>", "\n", ("<ifm|tool_calls>\n", "\n</ifm|tool_calls>")),
+    ),
+    "minicpm5": (each(param_tags),),
+    "kimi_k3": (xtml,),
+    "minimax_m3": (each(nested_invoke, "\n", (f"{MINIMAX}<tool_call>\n", f"\n{MINIMAX}</tool_call>")),),
     "dots": (
         each(invoke, "\n", ("<dots_function_call>\n", "\n</dots_function_call>")),
         wrapped("dots_function_call", obj),
     ),
     "deepseek_v4": (each(dsml, "\n", ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>")),),
+    "deepseek_v41": (each(spaced_dsml, "\n", ("<｜DSML｜ calls>\n", "\n</｜DSML｜ calls>")),),
     "minimax_m2": (each(invoke, "\n", ("<minimax:tool_call>\n", "\n</minimax:tool_call>")),),
     "deepseek_v32": (each(dsml, "\n", ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>")),),
     "step3": (each(steptml, "", ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")),),

@@ -66,6 +66,31 @@ OUTPUTS = [
         "Hm",
         "Yes.",
     ),
+    (
+        "cohere_command4",
+        False,
+        "<|START_THINKING|>Hm<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>",
+        "Hm",
+        "Yes.",
+    ),
+    (
+        "kimi_k3",
+        True,
+        "Hm<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|><|close|>message<|sep|>",
+        "Hm",
+        "Yes.",
+    ),
+    ("plamo3", True, "Hm<|plamo:end_think:plamo|>Yes.", "Hm", "Yes."),
+    ("plamo3", False, "<|plamo:begin_think:plamo|>Hm<|plamo:end_think:plamo|>Yes.", "Hm", "Yes."),
+    # a marker for each effort
+    ("k2_horizon", True, "Hm</ifm|think>Yes.", "Hm", "Yes."),
+    ("k2_horizon", False, "<ifm|think_fast>Hm</ifm|think_fast>Yes.", "Hm", "Yes."),
+    # layout before the content, but not before other models'
+    ("granite_thinking_parser", True, "Hm\n</think>\n\nYes.\n", "Hm\n", "Yes.\n"),
+    # left in the content, with the marker that the prompt has
+    ("minimax_m2_append_think", True, " Hm</think>Yes.", None, "<think> Hm</think>Yes."),
+    ("minimax_m2_append_think", True, "\n<think>Hm</think>Yes.", None, "\n<think>Hm</think>Yes."),
+    ("minimax_m2_append_think", False, "Yes.", None, "Yes."),
     # channels
     (
         "openai_gptoss",
@@ -102,7 +127,8 @@ def test_reasoning_and_content_come_apart_however_they_are_cut(
 
 
 def test_every_reasoning_format_is_tried() -> None:
-    like_others = {"nemotron_v3", "deepseek_v4", "ling3", "holo2", "glm47", "mimo", "step3p5"}
+    like_others = {"nemotron_v3", "deepseek_v4", "deepseek_v41", "ling3", "holo2", "glm47", "mimo", "step3p5"}
+    like_others |= {"poolside_v1", "hy_v3", "hy_v4"}
     assert {output[0] for output in OUTPUTS} | like_others == set(REASONING_FORMATS)
 
 
@@ -256,6 +282,12 @@ def test_the_ids_that_end_the_reasoning_are_those_of_its_marker(tokenizer: Token
     for name in ("mistral", "granite", "openai_gptoss"):
         markers = reasoning_markers(REASONING_FORMATS[name], tokenizer, "")
         assert tokenizer.decode(markers.answer_token_ids) == REASONING_FORMATS[name].closing[0]
+
+
+@pytest.mark.parametrize("effort", ["think", "think_fast", "think_faster"])
+def test_the_marker_that_ends_the_reasoning_is_that_of_the_prompts_effort(tokenizer: Tokenizer, effort: str) -> None:
+    markers = reasoning_markers(REASONING_FORMATS["k2_horizon"], tokenizer, f"assistant\n<ifm|{effort}>\n")
+    assert markers.begins_inside and tokenizer.decode(markers.end_token_ids) == f"</ifm|{effort}>"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,16 @@ TEMPLATES = [
     ("<|tool_list_start|>[", "lfm2", None),
     ("<tool_call>\n{ <think>\n ... <response>\n", "hermes", "ernie45"),
     ("<start_function_call>call:", "functiongemma", None),
+    ("<tool_calls>\n<tool_call>{name}<tool_sep> <arg_key> <think>", "hy_v3", "hy_v3"),
+    ("<tool_calls><tool_call>{name}<arg_key> <think>", "hy_v4", "hy_v4"),
+    ("]<]minimax[>[<tool_call> <invoke name= <mm:think>", "minimax_m3", "minimax_m3"),
+    ("'<|open|>' ~ tag ~ '<|sep|>' ... '<|close|>'", "kimi_k3", "kimi_k3"),
+    ("<ifm|tool_calls> <ifm|think_fast>", "k2_horizon", "k2_horizon"),
+    ("<|plamo:begin_tool_requests:plamo|>", "plamo3", "plamo3"),
+    ('<function name="function-name"><param name="param-name">value</param></function> <think>', "minicpm5", "qwen3"),
+    ("<｜DSML｜ calls>", "deepseek_v41", None),
+    ("<|START_THINKING|> <|START_TEXT|> <|START_ACTION|>", "cohere_command4", "cohere_command4"),
+    ("<|START_THINKING|> <|START_RESPONSE|> <|START_ACTION|>", "cohere_command3", "cohere_command3"),
     ("{{ bos_token }}{% for message in messages %}<start_of_turn>", None, None),
     ("", None, None),
 ]  # fmt: skip
@@ -81,8 +91,8 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         resolve_reasoning_parser("qwen")
     with pytest.raises(UnsupportedError, match="inkling: this format is not built"):
         resolve_tool_parser("inkling")
-    with pytest.raises(UnsupportedError, match="poolside_v1: this format is not built"):
-        resolve_reasoning_parser("poolside_v1")
+    with pytest.raises(UnsupportedError, match="minicpmv: this format is not built"):
+        resolve_reasoning_parser("minicpmv")
 
 
 @pytest.fixture
