@@ -15,7 +15,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
@@ -217,9 +216,13 @@ class _Receiver:
         self._input.bind(address)
 
     def run(self) -> None:
-        with suppress(zmq.ContextTerminated):  # the process ends
+        try:
             self._pass_on()
-        self._input.close(linger=0)
+        except zmq.ContextTerminated:  # the process ends
+            self._input.close(linger=0)
+        except Exception:
+            logger.exception("the engine's process cannot take what it is sent, and ends")
+            end_process(1)
 
     def _pass_on(self) -> NoReturn:
         poller = zmq.Poller()

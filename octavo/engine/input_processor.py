@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from octavo.tokenizers.tokenizer import Tokenizer
 from octavo.types.pooling import PoolingParams, neutral_sampling_params
 from octavo.types.reasoning import ReasoningMarkers
 from octavo.types.request import EngineCoreRequest
-from octavo.types.sampling_checks import as_int, wrong
+from octavo.types.sampling_checks import as_float, as_int, wrong
 from octavo.types.sampling_params import SamplingParams
 from octavo.types.structured_params import StructuredOutputsParams
 
@@ -98,6 +99,7 @@ class InputProcessor:
         if not isinstance(request_id, str) or not request_id:
             raise wrong("request_id", "non-empty text", request_id)
         priority = self._check_priority(priority)
+        arrival_time = time.time() if arrival_time is None else as_float("arrival_time", arrival_time, 0, math.inf)
         if isinstance(params, PoolingParams):
             return self._process_pooling(request_id, prompt, params, priority, arrival_time, tokenization_kwargs)
         if self._pooling is not None:
@@ -115,7 +117,8 @@ class InputProcessor:
         self._add_reasoning_markers(checked_params, token_ids)
         processed = self._build(request_id, parsed, token_ids, checked_params, priority, arrival_time)
         if checked_params.structured_outputs is not None:
-            self._add_grammar(processed.request, checked_params.structured_outputs, reasoning_end_token_ids)
+            reasoning_end = self._checked_ids("reasoning_end_token_ids", reasoning_end_token_ids or [])
+            self._add_grammar(processed.request, checked_params.structured_outputs, reasoning_end)
         return processed
 
     def _process_pooling(
@@ -124,7 +127,7 @@ class InputProcessor:
         prompt: object,
         params: PoolingParams,
         priority: int,
-        arrival_time: float | None,
+        arrival_time: float,
         tokenization_kwargs: Mapping[str, object] | None,
     ) -> ProcessedRequest:
         if self._pooling is None:
@@ -138,7 +141,7 @@ class InputProcessor:
             request_id=f"{request_id}-{next(self._counter):x}",
             prompt_token_ids=checked.token_ids,
             sampling_params=neutral_sampling_params(params.skip_reading_prefix_cache),
-            arrival_time=time.time() if arrival_time is None else arrival_time,
+            arrival_time=arrival_time,
             seed=0,
             cache_salt=checked.cache_salt,
             priority=priority,
@@ -164,7 +167,7 @@ class InputProcessor:
         token_ids: list[int],
         params: SamplingParams,
         priority: int,
-        arrival_time: float | None,
+        arrival_time: float,
     ) -> ProcessedRequest:
         number = next(self._counter)
         eos_token_ids = () if params.ignore_eos else self._model.eos_token_ids
@@ -173,7 +176,7 @@ class InputProcessor:
             request_id=f"{request_id}-{number:x}",  # unique even if the user's id is not
             prompt_token_ids=token_ids,
             sampling_params=params,
-            arrival_time=time.time() if arrival_time is None else arrival_time,
+            arrival_time=arrival_time,
             seed=derive_seed(self._model.seed, number) if params.seed is None else params.seed % SEED_RANGE,
             eos_token_id=eos_token_ids[0] if eos_token_ids else None,
             stop_token_ids=list(dict.fromkeys([*own_stop_ids, *eos_token_ids[1:]])),
@@ -249,6 +252,11 @@ class InputProcessor:
             )
         return priority
 
+    def _checked_ids(self, name: str, token_ids: object) -> list[int]:
+        if not isinstance(token_ids, Sequence):
+            raise wrong(name, "a list of token ids", token_ids)
+        return [as_int(name, token_id, 0, self._model.vocab_size - 1) for token_id in token_ids]
+
     def _check_params(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """Return a copy that is final for the model: bad words as ids, max_tokens within the context."""
         params = copy.copy(params)
@@ -271,9 +279,7 @@ class InputProcessor:
         params.max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         return params
 
-    def _add_grammar(
-        self, request: EngineCoreRequest, wish: StructuredOutputsParams, reasoning_end: Sequence[int] | None
-    ) -> None:
+    def _add_grammar(self, request: EngineCoreRequest, wish: StructuredOutputsParams, reasoning_end: list[int]) -> None:
         """Give the request the grammar that it asks for, in place of the wish."""
         if self._grammars is None:
             raise InvalidRequestError(
@@ -284,8 +290,7 @@ class InputProcessor:
         request.sampling_params.structured_outputs = None
         markers = request.sampling_params.reasoning_markers
         if reasoning_end:
-            end = list(reasoning_end)
-            markers = ReasoningMarkers([], end, begins_inside=True, answer_token_ids=end)
+            markers = ReasoningMarkers([], reasoning_end, begins_inside=True, answer_token_ids=reasoning_end)
         if markers is None or markers.ids_before_answer is None or self._grammars.config.enable_in_reasoning:
             return
         request.reasoning_end_token_ids = markers.ids_before_answer

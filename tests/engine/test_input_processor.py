@@ -321,6 +321,19 @@ def test_priority_needs_the_priority_policy():
             core_request("hi", {"priority": wrong}, {"policy": "priority"})
 
 
+@pytest.mark.parametrize("time_s", ["now", float("nan"), 10**400, True, -1])
+def test_arrival_times_are_numbers(time_s):
+    with pytest.raises(InvalidRequestError, match="arrival_time must be a finite number"):
+        core_request("hi", {"arrival_time": time_s})
+
+
+@pytest.mark.parametrize("token_ids", [5, "ab", ["a"], [1.5], [-1], [VOCAB_SIZE]])
+def test_the_end_of_reasoning_is_made_of_token_ids(token_ids):
+    wish = StructuredOutputsParams(choice=["a"])
+    with pytest.raises(InvalidRequestError, match="reasoning_end_token_ids must be"):
+        core_request("hi", {"reasoning_end_token_ids": token_ids}, structured_outputs=wish)
+
+
 # -- ids and seeds -----------------------------------------------------------------------------------------------------
 
 

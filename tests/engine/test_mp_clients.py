@@ -217,6 +217,16 @@ def test_an_llm_whose_process_will_not_live_says_so(tiny_llama):
     llm.llm_engine.shutdown()
 
 
+def test_a_core_that_is_sent_what_it_cannot_read_is_replaced(tiny_llama):
+    llm = start_llm(tiny_llama)
+    first = core_process(llm)
+    llm.llm_engine.engine_core._replicas.supervisors[0].child.send(b"no message")
+    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    (output,) = llm.generate("a", params, use_tqdm=False)
+    assert output.outputs[0].finish_reason == "length"
+    assert core_process(llm) != first
+
+
 FRONT_END = """
 import os, sys, time
 from octavo import AsyncLLM, EngineArgs
