@@ -100,6 +100,21 @@ def test_throughput(octavo: Callable, tiny_folder: Path, tmp_path: Path, flags: 
     assert record["requests_per_second"] == pytest.approx(5 / record["elapsed_time"])
 
 
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+def test_answers_that_the_model_would_cut_short_are_refused(octavo: Callable, tiny_folder: Path, command: str):
+    said = octavo("bench", command, "--model", tiny_folder, *SMALL, "--input-len", 12, "--output-len", 501)
+    assert said.status == 2 and "max_model_len=512" in said.err and not said.out
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput", "startup", "serve"])
+def test_a_result_that_cannot_be_written_is_told_before_anything_is_measured(
+    octavo: Callable, tmp_path: Path, command: str
+):
+    flags = ("--output-json", tmp_path) if command != "serve" else ("--save-result", "--result-dir", "/dev/null")
+    said = octavo("bench", command, "--model", "no-such-model", *flags)
+    assert said.status == 1 and said.err.count("\n") == 1 and str(flags[-1]) in said.err, said.err
+
+
 def test_startup_cold_and_warm(octavo: Callable, tiny_folder: Path, tmp_path: Path):
     rounds = ("--num-iters-cold", 1, "--num-iters-warmup", 0, "--num-iters-warm", 1)
     said = octavo("bench", "startup", "--model", tiny_folder, *SMALL, *rounds, "--output-json", tmp_path / "s.json")

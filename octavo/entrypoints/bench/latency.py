@@ -7,7 +7,14 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from octavo.entrypoints.bench.offline import add_engine_arguments, load_llm, write_json
+from octavo.entrypoints.bench.datasets import BenchPrompt
+from octavo.entrypoints.bench.offline import (
+    add_engine_arguments,
+    check_lengths,
+    check_result_file,
+    load_llm,
+    write_json,
+)
 from octavo.entrypoints.bench.statistics import mean, percentile
 from octavo.errors import ConfigError, UnsupportedError
 
@@ -40,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
+    check_result_file(args.output_json)
     llm = load_llm(args)
+    check_lengths([BenchPrompt("", args.input_len, args.output_len)], llm.model_config.max_model_len)
     source = random.Random(getattr(args, "seed", 0))
     vocab_size = min(llm.model_config.vocab_size, 10_000)  # as in vLLM: ids that every model has
     prompts: list[TokensPrompt] = [

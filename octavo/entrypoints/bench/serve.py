@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo import envs
 from octavo.entrypoints.bench.dataset_arguments import add_dataset_arguments, dataset_options
+from octavo.entrypoints.bench.offline import check_result_file
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
     goals_ms = parse_goodput(args.goodput)
     shown, percents = _shown_metrics(args.percentile_metrics), _percents(args.metric_percentiles)
     settings = _settings(args)
+    if _wants_file(args) or args.plot_timeline:
+        check_result_file(Path(args.result_dir) / (args.result_filename or "octavo-bench"))
     run_done = _measure(args)
     settings |= {
         "model_id": run_done.model,
@@ -217,17 +220,17 @@ def _json_object(text: str) -> dict[str, Any]:
 def _save(args: argparse.Namespace, measured: ServingRun) -> None:
     from octavo.entrypoints.bench.serving_report import as_record, page
 
-    wants_file = args.save_result or args.save_detailed or args.append_result
-    if not (wants_file or args.plot_timeline):
-        return
     path = Path(args.result_dir) / (args.result_filename or _file_name(measured))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if wants_file:
+    if _wants_file(args):
         text = json.dumps(as_record(measured, args.save_detailed)) + "\n"
         with path.open("a" if args.append_result else "w", encoding="utf-8") as file:
             file.write(text)
     if args.plot_timeline:
         path.with_suffix(".timeline.html").write_text(page(measured), encoding="utf-8")
+
+
+def _wants_file(args: argparse.Namespace) -> bool:
+    return bool(args.save_result or args.save_detailed or args.append_result)
 
 
 def _file_name(measured: ServingRun) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from octavo.entrypoints.bench.offline import add_engine_arguments, engine_args, write_json
+from octavo.entrypoints.bench.offline import add_engine_arguments, check_result_file, engine_args, write_json
 from octavo.entrypoints.bench.statistics import mean, percentile
 from octavo.errors import ConfigError, RequestFailedError
 
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_result_file(args.output_json)
     options = json.dumps(asdict(engine_args(args)))
     files = _files_of(args)
     cold = []

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from octavo.entrypoints.bench.dataset_arguments import add_dataset_arguments, dataset_options
 from octavo.entrypoints.bench.datasets import BenchPrompt, DatasetOptions, make_prompts
-from octavo.entrypoints.bench.offline import add_engine_arguments, engine_args, load_llm, write_json
+from octavo.entrypoints.bench.offline import (
+    add_engine_arguments,
+    check_lengths,
+    check_result_file,
+    engine_args,
+    load_llm,
+    write_json,
+)
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.n < 1:
         raise ConfigError(f"--n must be at least 1, got {args.n}")
     dataset = dataset_options(args, getattr(args, "seed", 0))  # what is wrong with it is said before a model is loaded
+    check_result_file(args.output_json)
     if args.async_engine:
         from octavo.entrypoints.event_loop import run as run_in_loop
 
@@ -75,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_sync(args: argparse.Namespace, dataset: DatasetOptions) -> _Measured:
     llm = load_llm(args)
     prompts = make_prompts(dataset, llm.get_tokenizer())
+    check_lengths(prompts, llm.model_config.max_model_len)
     params = [_params(prompt, args) for prompt in prompts]
     started = time.perf_counter()
     outputs = llm.generate([prompt.text for prompt in prompts], params)
@@ -89,6 +98,7 @@ async def _run_async(args: argparse.Namespace, dataset: DatasetOptions) -> _Meas
     engine = AsyncLLM.from_engine_args(engine_args(args))
     try:
         prompts = make_prompts(dataset, engine.get_tokenizer())
+        check_lengths(prompts, engine.model_config.max_model_len)
 
         async def one(index: int, prompt: BenchPrompt) -> RequestOutput:
             outputs = [output async for output in engine.generate(prompt.text, _params(prompt, args), str(index))]

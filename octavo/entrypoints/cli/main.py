@@ -121,6 +121,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{source}unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
 
     def error(self, message: str) -> NoReturn:
+        message = message.replace("ignored explicit argument", "is a switch (in a file: true or false), got")
         self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:

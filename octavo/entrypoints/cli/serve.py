@@ -10,6 +10,7 @@ import argparse
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,13 @@ class _ReadConfig(argparse.Action):
     """Parses a file's flags like the command line's, into a dict of its own: those of the command line win."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.exit_on_error = False  # raise instead: the error is the file's
         try:
-            arguments = _as_arguments(values, _read_yaml(Path(values)))
-        except ConfigError as error:
-            parser.error(str(error))
-        found, unknown = parser.parse_known_args(arguments)
+            found, unknown = parser.parse_known_args(_as_arguments(_read_yaml(Path(values))))
+        except (ConfigError, argparse.ArgumentError) as error:
+            parser.error(f"--config {values}: {error}")
+        finally:
+            parser.exit_on_error = True
         parser.refuse(unknown, f"--config {values}: ")
         namespace.config = vars(found)
 
@@ -120,22 +123,29 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise ConfigError(f"not YAML: {error.problem}{f' in line {mark.line + 1}' if mark else ''}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config: cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read it: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise ConfigError(f"--config: {path} must hold `name: value` lines, got {type(content).__name__}")
+        raise ConfigError(f"it must hold `name: value` lines, got {type(content).__name__}")
+    names = [key.value.replace("_", "-") for key, _ in yaml.compose(text, yaml.SafeLoader).value]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"it has {', '.join(twice)} twice; only one can be meant")
     return content
 
 
-def _as_arguments(path: str, options: Mapping[str, Any]) -> list[str]:
+def _as_arguments(options: Mapping[str, Any]) -> list[str]:
     arguments: list[str] = []
     for name, value in options.items():
         name = name.replace("_", "-")
         if name == "config":
-            raise ConfigError(f"--config: {path} names another config file; put all flags into one")
+            raise ConfigError("it names another config file; put all flags into one")
         if value is True or value is False:
             arguments.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, list):
