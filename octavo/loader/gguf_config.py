@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.end_of_generation import find_end_of_generation_ids
+from octavo.loader.gguf_experts import expert_values, shared_expert_size, sigmoid_expert_values
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.gguf_rope import rope_values
 from octavo.loader.hf_config import HFConfig
@@ -41,7 +42,7 @@ def gguf_config(file: GGUFFile) -> HFConfig:
         raise UnsupportedError(
             f"{file.path} has the architecture {name!r}; supported GGUF architectures: {', '.join(_ARCHITECTURES)}"
         )
-    if file.get(f"{name}.expert_count", int):
+    if file.get(f"{name}.expert_count", int) and name not in _WITH_EXPERTS:
         raise UnsupportedError(f"{file.path} is a mixture-of-experts model, which is not supported for {name!r}")
     values: ConfigValues = {
         "architectures": [architecture.hf_class],
@@ -116,7 +117,54 @@ def _decoder(file: GGUFFile) -> ConfigValues:
 
 
 def _llama(file: GGUFFile) -> ConfigValues:
-    return {**_decoder(file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+    values = {**_decoder(file), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+    if not file.get("llama.expert_count", int):
+        return values
+    mixtral = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    experts = expert_values(file, normalizes=True)
+    return {**values, **mixtral, **experts, "intermediate_size": experts["moe_intermediate_size"]}
+
+
+def _qwen2_moe(file: GGUFFile) -> ConfigValues:
+    values = _decoder(file)
+    return {
+        **values,
+        **expert_values(file, normalizes=False),
+        "qkv_bias": values["attention_bias"],
+        "shared_expert_intermediate_size": shared_expert_size(file),
+    }
+
+
+def _qwen3_moe(file: GGUFFile) -> ConfigValues:
+    return {**_decoder(file), **expert_values(file, normalizes=True)}
+
+
+def _olmoe(file: GGUFFile) -> ConfigValues:
+    return {**_decoder(file), **expert_values(file, normalizes=False)}
+
+
+def _granite_moe(file: GGUFFile) -> ConfigValues:
+    shared_size = shared_expert_size(file)
+    shared = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"} if shared_size else {}
+    return {
+        **_granite(file),
+        **expert_values(file, normalizes=True),
+        **shared,
+        "shared_intermediate_size": shared_size,
+    }
+
+
+def _sigmoid_moe(file: GGUFFile) -> ConfigValues:
+    """Return GLM 4.5's and dots.llm1's. The former's file counts layers that guess further tokens among the layers."""
+    values = _decoder(file)
+    num_draft_layers = file.get(f"{file.architecture}.nextn_predict_layers", int) or 0
+    return {
+        **values,
+        **sigmoid_expert_values(file),
+        "num_hidden_layers": values["num_hidden_layers"] - num_draft_layers,
+        "num_nextn_predict_layers": num_draft_layers,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
+    }
 
 
 def _gemma(file: GGUFFile, large_num_layers: int) -> ConfigValues:
@@ -231,6 +279,12 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "llama": _Architecture("LlamaForCausalLM", "llama", _llama),
     "qwen2": _Architecture("Qwen2ForCausalLM", "qwen2", _decoder),
     "qwen3": _Architecture("Qwen3ForCausalLM", "qwen3", _decoder),
+    "qwen2moe": _Architecture("Qwen2MoeForCausalLM", "qwen2_moe", _qwen2_moe),
+    "qwen3moe": _Architecture("Qwen3MoeForCausalLM", "qwen3_moe", _qwen3_moe),
+    "olmoe": _Architecture("OlmoeForCausalLM", "olmoe", _olmoe),
+    "granitemoe": _Architecture("GraniteMoeForCausalLM", "granitemoe", _granite_moe),
+    "dots1": _Architecture("Dots1ForCausalLM", "dots1", _sigmoid_moe),
+    "glm4moe": _Architecture("Glm4MoeForCausalLM", "glm4_moe", _sigmoid_moe),
     "gemma2": _Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
     "gemma3": _Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
     "phi3": _Architecture("Phi3ForCausalLM", "phi3", _phi3),
@@ -242,6 +296,9 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "bert": _Architecture("BertModel", "bert", _bert),
     "nomic-bert": _Architecture("NomicBertModel", "nomic_bert", _nomic_bert),
 }
+
+
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "dots1", "glm4moe")
 
 
 def _size(file: GGUFFile, key: str, default: int | None = None) -> int:

@@ -63,8 +63,41 @@ _ENCODER_WHOLE = {
 }
 _ROTARY_ROWS = {"attn_q": Change.QUERY_ROWS, "attn_k": Change.KEY_ROWS}
 
+# of all experts in one tensor
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_MIXTRAL_EXPERTS = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.w2",
+}
+_GRANITE_EXPERTS = {
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_exps": "block_sparse_moe.gate_linear",
+    "ffn_up_exps": "block_sparse_moe.up_linear",
+    "ffn_down_exps": "block_sparse_moe.output_linear",
+    "ffn_gate_shexp": "shared_mlp.gate_linear",
+    "ffn_up_shexp": "shared_mlp.up_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
+_SHARED_EXPERT = {"ffn_gate_shexp": "gate_proj", "ffn_up_shexp": "up_proj", "ffn_down_shexp": "down_proj"}
+_QWEN2_SHARED = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{stem: f"mlp.shared_expert.{name}" for stem, name in _SHARED_EXPERT.items()},
+}
+_DEEPSEEK_SHARED = {
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    **{stem: f"mlp.shared_experts.{name}" for stem, name in _SHARED_EXPERT.items()},
+}
+
 _PLAIN = _Layout(_DECODER_WHOLE, {**_ATTENTION, **_GATED_MLP, **_PRE_NORMS})
-_LLAMA = _Layout(_DECODER_WHOLE, _PLAIN.layer, changes=_ROTARY_ROWS, change_bias=True)
+_LLAMA = _Layout(_DECODER_WHOLE, {**_PLAIN.layer, **_MIXTRAL_EXPERTS}, changes=_ROTARY_ROWS, change_bias=True)
+_MOE = _Layout(_DECODER_WHOLE, {**_PLAIN.layer, **_EXPERTS})
 _GEMMA = _Layout(
     _DECODER_WHOLE,
     {
@@ -83,6 +116,14 @@ _LAYOUTS: dict[str, _Layout] = {
     "smollm3": _LLAMA,
     "qwen2": _PLAIN,
     "qwen3": _PLAIN,
+    "qwen2moe": _Layout(_DECODER_WHOLE, {**_MOE.layer, **_QWEN2_SHARED}),
+    "qwen3moe": _MOE,
+    "olmoe": _MOE,
+    "granitemoe": _Layout(_DECODER_WHOLE, {**_PLAIN.layer, **_GRANITE_EXPERTS}, changes=_ROTARY_ROWS, change_bias=True),
+    "dots1": _Layout(_DECODER_WHOLE, {**_MOE.layer, **_DEEPSEEK_SHARED}),
+    "glm4moe": _Layout(
+        _DECODER_WHOLE, {**_MOE.layer, **_DEEPSEEK_SHARED, "post_attention_norm": "post_attention_layernorm"}
+    ),
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "olmo2": _Layout(_DECODER_WHOLE, {**_ATTENTION, **_GATED_MLP, **_POST_NORMS}),
@@ -162,6 +203,8 @@ def hf_name(architecture: str, gguf_name: str) -> HFName | None:
         prefix = f"{layout.layer_prefix}{int(layer)}."
     if target is None:
         return None
+    if stem == "exp_probs_b":  # a bias by name alone
+        return HFName(prefix + target)
     return HFName(f"{prefix}{target}.{suffix}", _change(layout, stem, suffix))
 
 

@@ -55,6 +55,8 @@ class GGUFWeights:
         tensor = self._tensors.get(name)
         if tensor is None:
             raise CheckpointError(f"{self._file.path} has no tensor for {name!r}, which the model needs")
+        if shape[0] == 1 and tensor.shape == shape[1:]:  # conversions drop axes of one
+            tensor = replace(tensor, info=replace(tensor.info, shape=shape))
         check_shape(name, shape, tensor.shape, str(self._file.path))
         self._used.add(name)
         self._pages.before_reading(self._file.buffer_of(tensor.info), tensor.info.size_bytes)

@@ -110,6 +110,7 @@ class ExpertNames:
     """The same for a layer's mixture of experts.
 
     gate_up, down: see `Parameters.experts` for "{expert}"; routing_bias: its full name
+    split_gate_up, split_shared_gate_up: the names in GGUF files, where conversions split what is one tensor else
     """
 
     router: str = "mlp.gate"
@@ -119,6 +120,8 @@ class ExpertNames:
     shared_gate_up: tuple[str, ...] = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
     shared_down: str = "mlp.shared_experts.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
+    split_gate_up: tuple[str, ...] = ()
+    split_shared_gate_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -256,17 +256,22 @@ class DecoderLoading:
             return self._mlp(prefix, self.names.gate_up, self.names.down, self.config.intermediate_size)
         names = self.names.experts
         loading = ExpertLoading(self.config, self.parameters, self.share)
-        gate_up = [prefix + name for name in names.gate_up]
+        gate_up = self._gate_up(prefix, names.gate_up, names.split_gate_up)
         routed = loading.experts(
             experts, prefix + names.router, prefix + names.routing_bias, gate_up, prefix + names.down
         )
         if not experts.shared_size:
             return routed
+        gate_up = self._gate_up(prefix, names.shared_gate_up, names.split_shared_gate_up)
+        down = prefix + names.shared_down
         if not experts.has_shared_gate:
-            return MoE(routed, self._mlp(prefix, names.shared_gate_up, names.shared_down, experts.shared_size))
-        gate_up = [prefix + name for name in names.shared_gate_up]
-        gate, down = prefix + names.shared_gate, prefix + names.shared_down
-        return MoE(routed, loading.gated_expert(gate, gate_up, down, experts.shared_size))
+            return MoE(routed, self._mlp("", gate_up, down, experts.shared_size))
+        return MoE(routed, loading.gated_expert(prefix + names.shared_gate, gate_up, down, experts.shared_size))
+
+    def _gate_up(self, prefix: str, names: tuple[str, ...], split: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names that the checkpoint has."""
+        is_split = bool(split) and not self.parameters.source.has(f"{prefix}{names[0]}.weight")
+        return tuple(prefix + name for name in (split if is_split else names))
 
     def _mlp(self, prefix: str, gate_up: tuple[str, ...], down_name: str, size: int) -> MLP:
         config, own = self.config, self.share.of(size)

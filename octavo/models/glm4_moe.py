@@ -10,7 +10,9 @@ from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.expert_reading import read_experts, with_experts
 from octavo.ops.interface import Routing
 
-NAMES = WeightNames()
+# llama.cpp's names for what layers have that guess further tokens
+_DRAFT_LAYERS = r"^blk\.\d+\.nextn\."
+NAMES = WeightNames(harmless=(*WeightNames().harmless, _DRAFT_LAYERS))
 
 
 def read_glm_config(config: HFConfig) -> DecoderConfig:

@@ -18,6 +18,8 @@ NAMES = WeightNames(
         down="block_sparse_moe.output_linear",
         shared_gate_up=("shared_mlp.input_linear",),
         shared_down="shared_mlp.output_linear",
+        split_gate_up=("block_sparse_moe.gate_linear", "block_sparse_moe.up_linear"),
+        split_shared_gate_up=("shared_mlp.gate_linear", "shared_mlp.up_linear"),
     )
 )
 

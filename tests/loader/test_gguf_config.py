@@ -48,7 +48,7 @@ def test_an_output_matrix_means_untied(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, dict[str, bytes | None], type[Exception], str]] = {
     "unknown architecture": ("mamba", {}, UnsupportedError, "'mamba'; supported GGUF architectures: llama"),
     "no architecture": ("llama", {"name": None}, CheckpointError, "general.architecture"),
-    "experts": ("llama", {"x": raw.int_value("llama.expert_count", 8)}, UnsupportedError, "mixture-of-experts"),
+    "experts": ("qwen2", {"x": raw.int_value("qwen2.expert_count", 8)}, UnsupportedError, "mixture-of-experts"),
     "part of a split": ("llama", {"x": raw.int_value("split.count", 3)}, CheckpointError, "one of 3 files"),
     "OLMo 3": ("olmo2", {"x": raw.int_value("olmo2.attention.sliding_window", 9)}, UnsupportedError, "OLMo 3"),
     "no size": ("llama", {"embedding_length": None}, CheckpointError, "'llama.embedding_length'"),
