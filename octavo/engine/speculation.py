@@ -12,7 +12,6 @@ from octavo.errors import ConfigError, UnsupportedError
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.resolve import open_checkpoint
 from octavo.log import get_logger
-from octavo.models.drafts import check_tensors
 from octavo.models.interface import ModelFacts
 from octavo.models.mimo import check_mtp
 from octavo.quantization.open import open_model_weights
@@ -96,6 +95,8 @@ def check_speculation(config: OctavoConfig, facts: ModelFacts, checkpoint: Check
     if config.model.pooling is not None:
         raise UnsupportedError("speculative_config has no meaning for a pooling model, which generates nothing")
     if speculative.method not in _WITHOUT_WEIGHTS:
+        from octavo.models.drafts import check_tensors  # here: it brings ops, which front ends do without
+
         own = checkpoint
         if speculative.model is not None:  # else it lies beside the model's weights
             own = open_checkpoint(speculative.model, config.load, revision=speculative.revision)
