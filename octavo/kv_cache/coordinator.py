@@ -1,7 +1,4 @@
-"""Coordinators: the managers of all groups as one, and the prefix length that all groups can agree on.
-
-None (prefix caching off), unitary (one group), hybrid (several): they differ only in how a hit is found.
-"""
+"""The managers of all groups as one, and the prefix length that all groups can agree on."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def scheduler_block_size(groups: Sequence[KVCacheGroupSpec]) -> int:
 
 
 class KVCacheCoordinator:
-    """Runs every operation on all groups' managers. Finds no prefix hits: used as it is when caching is off."""
+    """Runs every operation on all groups' managers."""
 
     def __init__(self, groups: Sequence[KVCacheGroupSpec], pool: BlockPool, max_step_tokens: int) -> None:
         self.alignment = scheduler_block_size(groups)
@@ -41,8 +38,22 @@ class KVCacheCoordinator:
         self.block_sizes = tuple(group.spec.block_size for group in groups)
 
     def find_hit(self, block_hashes: Sequence[bytes], max_tokens: int) -> tuple[HitBlocks, int]:
-        """Return the cached blocks of the longest prefix of at most max_tokens tokens, and its length."""
-        return tuple([] for _ in self.managers), 0
+        """Return the cached blocks of the longest prefix of at most max_tokens tokens, and its length.
+
+        It is shortened until every group has it.
+        """
+        num_tokens = max_tokens // self.alignment * self.alignment
+        hits: list[list[KVCacheBlock]] = [[] for _ in self.managers]
+        agreed = 0  # groups in a row that have the current length
+        group = 0
+        while agreed < len(self.managers):
+            manager = self.managers[group]
+            hits[group] = manager.find_hit(block_hashes, num_tokens, self.alignment)
+            found = len(hits[group]) * manager.block_size
+            agreed = agreed + 1 if found == num_tokens else 1
+            num_tokens = found
+            group = (group + 1) % len(self.managers)
+        return tuple(hits), num_tokens
 
     def num_blocks_to_start(self, hit: HitBlocks, num_slots: int) -> int:
         """Return how many free blocks a request with this hit takes for slots 0 .. num_slots - 1."""
@@ -97,39 +108,3 @@ class KVCacheCoordinator:
 
     def block_ids(self, request_id: str) -> BlockIds:
         return tuple([block.block_id for block in manager.blocks(request_id)] for manager in self.managers)
-
-
-class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group: its manager's hit is the hit."""
-
-    def find_hit(self, block_hashes: Sequence[bytes], max_tokens: int) -> tuple[HitBlocks, int]:
-        manager = self.managers[0]
-        blocks = manager.find_hit(block_hashes, max_tokens, self.alignment)
-        return (blocks,), len(blocks) * manager.block_size
-
-
-class HybridKVCacheCoordinator(KVCacheCoordinator):
-    """Several groups: shorten the hit until every group has it."""
-
-    def find_hit(self, block_hashes: Sequence[bytes], max_tokens: int) -> tuple[HitBlocks, int]:
-        num_tokens = max_tokens // self.alignment * self.alignment
-        hits: list[list[KVCacheBlock]] = [[] for _ in self.managers]
-        agreed = 0  # groups in a row that have the current length
-        group = 0
-        while agreed < len(self.managers):
-            manager = self.managers[group]
-            hits[group] = manager.find_hit(block_hashes, num_tokens, self.alignment)
-            found = len(hits[group]) * manager.block_size
-            agreed = agreed + 1 if found == num_tokens else 1
-            num_tokens = found
-            group = (group + 1) % len(self.managers)
-        return tuple(hits), num_tokens
-
-
-def make_coordinator(groups: Sequence[KVCacheGroupSpec], pool: BlockPool, max_step_tokens: int) -> KVCacheCoordinator:
-    """Return the coordinator for these groups and the pool's caching switch."""
-    if not pool.enable_caching:
-        return KVCacheCoordinator(groups, pool, max_step_tokens)
-    if len(groups) == 1:
-        return UnitaryKVCacheCoordinator(groups, pool, max_step_tokens)
-    return HybridKVCacheCoordinator(groups, pool, max_step_tokens)

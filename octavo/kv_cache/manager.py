@@ -7,7 +7,7 @@ from typing import Protocol
 
 from octavo.config.configs import CacheConfig
 from octavo.kv_cache.block_pool import BlockPool
-from octavo.kv_cache.coordinator import HitBlocks, hash_block_size, make_coordinator
+from octavo.kv_cache.coordinator import HitBlocks, KVCacheCoordinator, hash_block_size
 from octavo.kv_cache.hashing import extend_block_hashes
 from octavo.types.kv_events import KVCacheEvent
 from octavo.types.kv_spec import KVCacheConfig
@@ -67,7 +67,7 @@ class KVCacheManager:
         self._pool = BlockPool(
             kv_cache_config.num_blocks, len(groups), self.enable_caching, cache_config.enable_kv_events
         )
-        self._coordinator = make_coordinator(groups, self._pool, max_step_tokens)
+        self._coordinator = KVCacheCoordinator(groups, self._pool, max_step_tokens)
         self._no_hit = PrefixHit(tuple([] for _ in groups), 0)
         self._num_slots: dict[str, int] = {}  # slots that all groups have for a request
         self._next_caching: dict[str, int] = {}  # computed tokens at which a request has another full block
@@ -92,7 +92,6 @@ class KVCacheManager:
         """Count an admitted request's prefix lookup, if it made one."""
         if self.enable_caching and not request.skip_reading_prefix_cache:
             stats = self._prefix_cache_stats
-            stats.requests += 1
             stats.queries += len(request.all_token_ids)
             stats.hits += hit.num_tokens
 

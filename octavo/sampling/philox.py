@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a draw is a function of (seed, position, draw index) and nothing else.
+"""Counter-based random numbers: a draw is a function of (seed, position) and nothing else.
 
 Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011. The key is the request's seed,
 the counter its position, so a draw depends on no other request and on nothing that was drawn before.
@@ -31,17 +31,12 @@ def philox4x32(counters: UInt64, keys: UInt64) -> UInt64:
     return np.stack((multiplied[0], mixed[0], multiplied[1], mixed[1]))
 
 
-def uniform(seeds: UInt64, positions: NDArray[np.int64], draw: int = 0) -> NDArray[np.float64]:
-    """Return one float64 in [0, 1) with 53 random bits per row: seeds [N], positions [N] (token index in the sequence).
-
-    draw: tells apart several numbers needed at one position
-    """
+def uniform(seeds: UInt64, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return a float64 in [0, 1) of 53 random bits per row: seeds [N], positions [N] (token index in the sequence)."""
     places = positions.astype(np.uint64)
-    counters = np.empty((4, len(seeds)), np.uint64)
+    counters = np.zeros((4, len(seeds)), np.uint64)
     counters[0] = places & _LOW_WORD
     counters[1] = places >> _WORD_BITS
-    counters[2] = draw
-    counters[3] = 0
     keys = np.stack((seeds & _LOW_WORD, seeds >> _WORD_BITS))
     words = philox4x32(counters, keys)
     bits = (words[0] << np.uint64(21)) ^ (words[1] >> np.uint64(11))

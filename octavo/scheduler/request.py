@@ -75,7 +75,6 @@ class Request:
     spec_token_ids: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # grown by the KV cache
     num_cached_tokens: int | None = None
-    num_preemptions: int = 0
     num_in_flight: int = 0
     prompt_logprobs_sent: bool = False
     stop_reason: int | str | None = None

@@ -235,7 +235,6 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.spec_token_ids = []
-        request.num_preemptions += 1
         request.record(EngineCoreEventType.PREEMPTED, self._clock())
         self.waiting.add_preempted(request)
         self._num_preemptions += 1

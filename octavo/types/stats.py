@@ -11,7 +11,6 @@ import msgspec
 class PrefixCacheStats(msgspec.Struct, array_like=True):
     """Prefix-cache use since the last report, in tokens; re-prefills after a preemption are not counted."""
 
-    requests: int = 0
     queries: int = 0
     hits: int = 0
 

@@ -1,4 +1,4 @@
-"""Managers and coordinators: windows, hits, agreement between groups."""
+"""Managers and their coordinator: windows, hits, agreement between groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import pytest
 
 from octavo.kv_cache.block_pool import BlockPool
-from octavo.kv_cache.coordinator import hash_block_size, make_coordinator, scheduler_block_size
+from octavo.kv_cache.coordinator import KVCacheCoordinator, hash_block_size, scheduler_block_size
 from octavo.kv_cache.hashing import extend_block_hashes, root_hash
 from octavo.kv_cache.managers import make_manager, num_peak_blocks
 from octavo.types.kv_spec import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
@@ -170,24 +170,19 @@ def test_peak_of_a_window_covers_any_alignment():
         assert most <= num_peak_blocks(spec, length, chunk) <= -(-length // size)
 
 
-# -- coordinators ------------------------------------------------------------------------------------------------------
+# -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-def new_coordinator(*specs, num_blocks=200, caching=True):
+def new_coordinator(*specs, num_blocks=200):
     groups = [KVCacheGroupSpec((f"l{i}",), spec) for i, spec in enumerate(specs)]
-    pool = BlockPool(num_blocks, len(groups), enable_caching=caching)
-    return pool, make_coordinator(groups, pool, 1000), groups
+    pool = BlockPool(num_blocks, len(groups), enable_caching=True)
+    return pool, KVCacheCoordinator(groups, pool, 1000), groups
 
 
 def test_block_sizes_resolve_to_common_divisor_and_multiple():
     _, _, groups = new_coordinator(full(6), sliding(5, 4))
     assert hash_block_size(groups) == 2
     assert scheduler_block_size(groups) == 12
-
-
-def test_no_hits_when_caching_is_off():
-    _, coordinator, _ = new_coordinator(full(), caching=False)
-    assert coordinator.find_hit([b"x"] * 5, 20) == (([],), 0)
 
 
 def test_hybrid_hit_is_the_longest_that_all_groups_have():

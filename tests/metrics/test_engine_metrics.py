@@ -32,8 +32,8 @@ def finished_request() -> RequestMetrics:
 
 def test_gauges_show_the_last_state_and_cache_counts_add_up():
     metrics = EngineMetrics("m")
-    metrics.record_scheduler(SchedulerStats(3, 2, 0.5, 1, PrefixCacheStats(1, 100, 64)))
-    metrics.record_scheduler(SchedulerStats(1, 0, 0.25, 4, PrefixCacheStats(1, 10, 0)))
+    metrics.record_scheduler(SchedulerStats(3, 2, 0.5, 1, PrefixCacheStats(100, 64)))
+    metrics.record_scheduler(SchedulerStats(1, 0, 0.25, 4, PrefixCacheStats(10, 0)))
     shown = by_name(metrics)
     labels = {"model_name": "m", "engine": "0"}
     assert shown["vllm:num_requests_running"] == Gauge("vllm:num_requests_running", labels, 1.0)
