@@ -29,6 +29,7 @@ from octavo.engine.supervisor import CoreSupervisor, RecoveryPolicy
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.loader import catalog
 from octavo.types.raised_error import error_from_data
+from octavo.utils.interrupts import held_signals
 from octavo.utils.names import warn_of_unknown_variables
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class StartingProcess:
         hosts, ray = self._handle.hosts, self._handle.ray
         if hosts is not None and start.rank in self._plan.remote:
             hosts.wait_for(start.rank, (lambda: None) if ray is None else ray.check)
-        self._handle.replicas.add(CoreSupervisor(start, self._new_child, self._policy))
+        with held_signals():
+            self._handle.replicas.add(CoreSupervisor(start, self._new_child, self._policy))
 
     def _new_child(self, start: StartCore) -> EngineChild | None:
         handle, local = self._handle, self._plan.local

@@ -1,12 +1,14 @@
-"""Ctrl-C at a moment of our choosing, so that it cannot tear bookkeeping apart."""
+"""Ctrl-C and SIGTERM at a moment of our choosing, so that they cannot tear bookkeeping apart."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 
 class PendingInterrupt:
@@ -45,3 +47,33 @@ def deferred_interrupt() -> Iterator[PendingInterrupt]:
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     pending.raise_if_requested()
+
+
+def exit_at_sigterm() -> None:
+    """Let SIGTERM raise SystemExit from now on, as Ctrl-C raises KeyboardInterrupt: what has been made is removed."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block, which is short, so that what it makes has its owner.
+
+    Does nothing outside the main thread, and for handlers that raise nothing of ours.
+    """
+    came: list[int] = []
+    raising = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _exit}
+    is_main = threading.current_thread() is threading.main_thread()
+    held = {number: handler for number, handler in raising.items() if is_main and signal.getsignal(number) is handler}
+    for number in held:
+        signal.signal(number, lambda received, frame: came.append(received))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _exit(number: int, frame: types.FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM, EngineArgs, SamplingParams
+from octavo.engine import core_child
 from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.process_start import StartingProcess
 from octavo.engine.supervisor import RecoveryPolicy
@@ -23,6 +24,7 @@ from octavo.errors import (
     RequestFailedError,
     UnsupportedError,
 )
+from octavo.utils.processes import start_python
 from tests.engine.processes import SMALL, children_of, comparable, is_alive, wait_until
 from tests.invariance.workloads import random_workload
 
@@ -176,6 +178,18 @@ def test_a_start_that_is_given_up_leaves_nothing(tiny_llama, own_children):
     assert own_children()
     starting.close()
     starting.close()
+    assert not own_children()
+
+
+def test_ctrl_c_just_when_the_process_starts_leaves_nothing(tiny_llama, own_children, monkeypatch):
+    def start(*args, **options):
+        process = start_python(*args, **options)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(core_child, "start_python", start)
+    with pytest.raises(KeyboardInterrupt):
+        StartingProcess(EngineArgs(model=str(tiny_llama), **SMALL))
     assert not own_children()
 
 

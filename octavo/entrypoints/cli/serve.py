@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from octavo.config.option_flags import add_option_arguments, add_unbuilt_flags, 
 from octavo.entrypoints.cli.main import Parser
 from octavo.entrypoints.openai.server_args import ServerArgs
 from octavo.errors import ConfigError
+from octavo.utils.interrupts import exit_at_sigterm
 
 USAGE = "octavo serve [MODEL] [options]"
 
@@ -98,8 +97,7 @@ def _refuse_model_among_values(given: Mapping[str, Any]) -> None:
 def _serve(engine_args: EngineArgs, server_args: ServerArgs, names: Sequence[str]) -> int:
     from octavo.entrypoints.openai.launch import launch
 
-    # until the server takes signals itself: what has been made is removed, as on Ctrl-C
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_at_sigterm()  # until the server takes signals itself
     launch(engine_args, server_args, names)
     return 0
 
