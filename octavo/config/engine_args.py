@@ -222,7 +222,7 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "compilation_config": ((None, {}, 0), "there is nothing to compile"),
     "enable_sleep_mode": ((False, True), ""),  # AsyncLLM and the server can always sleep
     "enable_prompt_embeds": ((False,), "prompt embeddings are not built"),
-    "enable_expert_parallel": ((False,), "mixture-of-experts models are not built"),
+    "enable_expert_parallel": ((False, True), ""),  # ranks have a share of every expert in any case
     "kv_transfer_config": ((None,), "KV transfer is not built"),
     "ec_transfer_config": ((None,), "multimodal input is not built"),
     "disable_sliding_window": ((False,), "sliding windows are always honoured"),
@@ -241,7 +241,7 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "stream_interval": ((1,), "every token is passed on; clients that are slow get several at once"),
     "scheduler_cls": ((None,), "other schedulers cannot be plugged in"),
     "data_parallel_multi_port_external_lb": ((False,), "start one server for each rank, with data_parallel_rank"),
-    "enable_eplb": ((False,), "mixture-of-experts models are not built"),
+    "enable_eplb": ((False,), "ranks share the features of every expert, so that there is nothing to balance"),
     "enable_dbo": ((False,), "there is one batch at a time"),
     "nnodes": ((1,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),
     "node_rank": ((0,), "engines on several machines run with distributed_executor_backend ray or external_launcher"),

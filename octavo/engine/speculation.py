@@ -39,7 +39,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[object, ...], str]] = {
     "quantization": ((), "a draft model is loaded like the model itself"),
     "max_model_len": ((), "a draft model guesses for sequences of any length"),
     "attention_backend": ((), "there is one attention backend"),
-    "moe_backend": ((), "mixture-of-experts models are not built"),
+    "moe_backend": ((), "there is one way to compute mixtures of experts"),
     "kv_cache_dtype": ((), "a draft model shares the model's KV cache"),
     "enforce_eager": ((False, True), ""),
 }

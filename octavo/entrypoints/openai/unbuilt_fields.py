@@ -33,7 +33,7 @@ UNBUILT: Unbuilt = {
     "kv_transfer_params": (({},), "KV transfer is not built"),
     "ec_transfer_params": (({},), _MULTIMODAL),
     "watermarking": ((), "watermarks are not built"),
-    "routed_experts_prompt_start": ((0,), "mixture-of-experts models are not built"),
+    "routed_experts_prompt_start": ((0,), "which experts a token went to is not returned"),
     "return_token_offsets": ((), "offsets of prompt tokens are not built"),
     "mm_payload": (({},), _MULTIMODAL),
     "mm_processor_kwargs": (({},), _MULTIMODAL),
