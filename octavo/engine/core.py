@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 
 from octavo.engine.step_queue import StepQueue
-from octavo.errors import EngineDeadError, OctavoError
+from octavo.errors import EngineDeadError, OctavoError, RequestFailedError
 from octavo.executor.interface import Executor
 from octavo.log import get_logger
 from octavo.scheduler.request import Request, RequestStatus
 from octavo.scheduler.scheduler import Scheduler
 from octavo.structured.manager import StructuredOutputManager
 from octavo.types.messages import EngineCoreOutputs
+from octavo.types.raised_error import error_as_data
 from octavo.types.request import EngineCoreRequest
 from octavo.types.step import SchedulerOutput
 
@@ -145,7 +146,8 @@ class EngineCore:
         """
         if self.sleep_level:
             return
-        self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        is_empty = self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        assert is_empty, "requests that wait hold no blocks"
         self.executor.collective_rpc("sleep", args=(level,))
         self.sleep_level = level
 
@@ -168,7 +170,13 @@ class EngineCore:
     def load_adapter(self, path: str, identity: str) -> None:
         """Let the workers read a LoRA adapter, unless they have it. Raises what is wrong with it."""
         in_use = sorted(self.scheduler.adapters_in_use())
-        self.executor.collective_rpc("load_adapter", args=(path, identity, in_use))
+        try:
+            self.executor.collective_rpc("load_adapter", args=(path, identity, in_use))
+        except OctavoError:
+            raise
+        except Exception as error:  # no memory for it, say: nothing else is affected
+            reason = error_as_data(error).text
+            raise RequestFailedError(f"the LoRA adapter at {path} could not be loaded: {reason}") from error
 
     def check_health(self) -> None:
         """Raise EngineDeadError when the core or a worker is gone."""

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from octavo import SamplingParams
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, RequestFailedError
+from octavo.types.adapters import Adapter
+from octavo.types.request import EngineCoreRequest
 from tests.engine.fakes import fake_engine, mixes, says
 
 GREEDY = {"temperature": 0.0, "max_tokens": 20}
@@ -138,6 +140,19 @@ def test_a_fault_while_requests_come_and_go_ends_the_engine(method, monkeypatch)
             fake.engine.abort_request("a")
     with pytest.raises(EngineDeadError):
         fake.engine.check_health()
+
+
+def test_an_adapter_for_which_there_is_no_memory_ends_its_request_alone(monkeypatch):
+    fake = fake_engine(says("hello"))
+
+    def load(*args, **kwargs):
+        raise MemoryError("9 GiB")
+
+    monkeypatch.setattr(fake.executor, "collective_rpc", load)
+    request = EngineCoreRequest("r", [1], SamplingParams(), 0.0, 1, adapter=Adapter("a", 1, "/large", "abc"))
+    with pytest.raises(RequestFailedError, match=r"the LoRA adapter at /large .* MemoryError: 9 GiB"):
+        fake.engine.engine_core.add_request(request)
+    assert fake.complete("hi", **GREEDY).outputs[0].text == "hello"
 
 
 def test_aborts_queued_during_the_forward_take_effect_in_the_same_step():
