@@ -11,10 +11,15 @@ from pathlib import Path
 
 from octavo.errors import ModelNotFoundError
 from octavo.loader.files import GGUFChoice, choose_files
+from octavo.loader.local_files import present_names
 from octavo.log import get_logger
 
 logger = get_logger(__name__)
 
+_HUB_URL = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<repo_id>\w[\w.-]*/[\w.-]+).*|hf://(?P<path>.+)"
+)
+_CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
 _HUB_NAME = re.compile(r"(?P<repo_id>\w[\w.-]*/[\w.-]+)(?::(?P<quantization>[\w.-]+))?")
 
 
@@ -35,6 +40,14 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
     if match is None or ".." in name:
         return None
     return match["repo_id"], match["quantization"]
+
+
+def name_meant(name: str) -> str | None:
+    """Return the hub's name for the address of a model's page, or for the folder that caches a repository."""
+    if match := _HUB_URL.fullmatch(name):
+        return match["repo_id"] or match["path"]
+    match = _CACHED.fullmatch(Path(name).name)
+    return f"{match['owner']}/{match['name']}" if match else None
 
 
 def fetch(model: HubModel, with_weights: bool = True) -> Path:
@@ -67,7 +80,7 @@ def _list_files(model: HubModel) -> list[str]:
         if folder is None:
             raise _not_found(model, error) from error
         logger.info("%s: using the cached snapshot (%s)", model.repo_id, _first_line(error))
-        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        return present_names(folder, folder.rglob("*"))
     return [sibling.rfilename for sibling in info.siblings or []]
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import CheckpointError
+from octavo.log import get_logger
+
+logger = get_logger(__name__)
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _WEB_PAGES = (b"<!doctype", b"<html", b"<?xml")  # what a server says instead of a file: not found, no access
@@ -36,6 +40,19 @@ def _read_json(path: Path) -> object:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON ({error})") from None
+
+
+def present_names(folder: Path, paths: Iterable[Path]) -> list[str]:
+    """Return the names, below the folder, of those that are files; warns of links to files that are gone."""
+    names, gone = [], []
+    for path in sorted(paths):
+        if path.is_file():
+            names.append(path.relative_to(folder).as_posix())
+        elif path.is_symlink() and not path.exists():
+            gone.append(path.relative_to(folder).as_posix())
+    if gone:
+        logger.warning("%s has links to files that are gone: %s", folder, ", ".join(gone[:10]))
+    return names
 
 
 def map_file(path: Path, format_name: str, least_bytes: int) -> mmap.mmap:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.config.configs import LoadConfig
-from octavo.errors import ConfigError, ModelNotFoundError, UnsupportedError
+from octavo.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedError
 from octavo.loader import catalog, hub
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.files import GGUFChoice, choose_files
 from octavo.loader.gguf_config import gguf_config, gguf_generation_config, gguf_pooling
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.hf_config import HFConfig
-from octavo.loader.local_files import read_json_object
+from octavo.loader.local_files import present_names, read_json_object
 from octavo.loader.sentence_transformers import SentenceTransformersFacts, read_sentence_transformers
 from octavo.log import get_logger
 from octavo.utils.names import closest_names
@@ -41,12 +41,14 @@ def open_checkpoint(
     Raises ModelNotFoundError saying what was tried, CheckpointError for corrupt or contradictory files,
     UnsupportedError for a format or GGUF architecture that is not supported.
     """
+    if not model.strip():
+        raise ModelNotFoundError(f"a model has a name or a path, got {model!r}")
     with_weights = load_config.load_format != "dummy"
-    path = _locate(model, _HubOptions(revision, download_dir, hf_token), with_weights)
-    if path.is_dir():
-        checkpoint = _open_folder(model, path)
-    else:
-        checkpoint = _open_gguf(model, path)
+    try:
+        path = _locate(model, _HubOptions(revision, download_dir, hf_token), with_weights)
+        checkpoint = _open_folder(model, path) if path.is_dir() else _open_gguf(model, path)
+    except PermissionError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read: {error.strerror}") from error
     wanted = load_config.load_format
     if wanted in ("safetensors", "gguf") and wanted != checkpoint.format:
         raise ConfigError(f"load_format={wanted!r}, but {model!r} is in the format {checkpoint.format!r} ({path})")
@@ -68,7 +70,7 @@ def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
     if catalog.find(model) is not None:
         return catalog.pull(model)
     tried = [
-        f"a local folder or .gguf file ({_local_path(model).absolute()})",
+        f"a local folder or .gguf file ({_local_path(model).absolute()}{_access(model)})",
         f"the catalog ({', '.join(entry.name for entry in catalog.list_models())})",
     ]
     hub_name = hub.parse_hub_name(model)
@@ -85,13 +87,31 @@ def _locate(model: str, options: _HubOptions, with_weights: bool) -> Path:
         ) from error
 
 
+def _access(model: str) -> str:
+    """Return why it cannot be known whether there is such a path."""
+    try:
+        _local_path(model).stat()
+    except PermissionError as error:
+        return f": {error.strerror}"
+    except (OSError, ValueError):  # there is none, or can be none
+        pass
+    return ""
+
+
 def _closest(model: str) -> str:
-    """Return a hint at a name of the catalog, or at what lies beside where the model should."""
+    """Return a hint at what an address means, or at a name of the catalog, or at what lies beside."""
+    if hint := _meant(model):
+        return hint
     names = [name for entry in catalog.list_models() for name in (entry.name, *entry.aliases)]
     parent = _local_path(model).parent
     siblings = parent.glob("*") if os.path.isdir(parent) else ()
     beside = [str(path) for path in siblings if path.is_dir() or path.suffix.lower() == ".gguf"]
     return closest_names(model, (*names, *beside))
+
+
+def _meant(name: str) -> str:
+    meant = hub.name_meant(name)
+    return f"; did you mean {meant}?" if meant else ""
 
 
 def _locate_local(model: str, with_weights: bool) -> Path | None:
@@ -114,8 +134,10 @@ def _local_path(name: str) -> Path:
 
 
 def _choose_local(folder: Path, quantization: str | None, with_weights: bool) -> Path:
-    names = [path.name for path in folder.iterdir() if path.is_file()]
-    choice = choose_files(names, str(folder), quantization, with_weights)
+    try:
+        choice = choose_files(present_names(folder, folder.iterdir()), str(folder), quantization, with_weights)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"{error}{_meant(str(folder))}") from None
     if not isinstance(choice, GGUFChoice):
         return folder
     if choice.others and quantization is None:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +47,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(hub, "fetch", asked)
     monkeypatch.setattr(catalog, "pull", asked)
     return tmp_path
+
+
+@pytest.fixture
+def others_folder() -> Iterator[Path]:
+    """A folder that other users reach."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def test_folder_is_opened_with_its_config_and_weights(elsewhere: Path) -> None:
@@ -135,6 +147,60 @@ def test_misspelt_names_hint_at_the_catalog_and_at_what_lies_beside(elsewhere: P
     for name, meant in (("smollm2-135m-instuct", "smollm2-135m-instruct"), ("./my-modle", "My-Model")):
         with pytest.raises(ModelNotFoundError, match=f"did you mean {meant}"):
             open_checkpoint(name, LoadConfig())
+
+
+@pytest.mark.parametrize(
+    "name", ["https://huggingface.co/org/model", "https://hf.co/org/model/tree/main", "hf://org/model"]
+)
+def test_addresses_of_the_hub_hint_at_the_name(name: str, elsewhere: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"; did you mean org/model\?"):
+        open_checkpoint(name, LoadConfig())
+
+
+def test_the_folder_that_caches_a_repository_hints_at_its_name(elsewhere: Path) -> None:
+    write_folder(elsewhere / "models--org--my--model" / "snapshots" / "0")
+    with pytest.raises(ModelNotFoundError, match=r"; did you mean org/my--model\?"):
+        open_checkpoint("models--org--my--model", LoadConfig())
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_name_that_is_empty_is_not_the_working_folder(name: str, elsewhere: Path) -> None:
+    write_folder(elsewhere)
+    with pytest.raises(ModelNotFoundError, match="a model has a name or a path"):
+        open_checkpoint(name, LoadConfig())
+
+
+def test_links_to_files_that_are_gone_are_named(elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_folder(elsewhere / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("../blobs/0")
+    with caplog.at_level("WARNING", "octavo"), pytest.raises(ModelNotFoundError, match="is not a model"):
+        open_checkpoint("model", LoadConfig())
+    assert "links to files that are gone: model.safetensors" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "what", "error"),
+    [
+        (0o000, "model", CheckpointError),  # neither listed nor entered
+        (0o444, "model", CheckpointError),  # listed, and no file of it seen
+        (0o000, ".", ModelNotFoundError),  # not known whether it is there
+    ],
+)
+def test_what_may_not_be_read_is_said_to_be_so(
+    mode: int, what: str, error: type[Exception], elsewhere: Path, others_folder: Path
+) -> None:
+    folder = write_folder(others_folder / "models" / "model")
+    shut = folder.parent / what
+    shut.chmod(mode)
+    if os.geteuid() == 0:  # which may read everything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(error, match=f"{re.escape(str(folder))}.*: Permission denied"):
+            open_checkpoint(str(folder), LoadConfig())
+    finally:
+        os.seteuid(os.getuid())
+        shut.chmod(0o755)
 
 
 def test_pickled_weights_and_other_files_are_refused(elsewhere: Path) -> None:
