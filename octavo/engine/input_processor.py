@@ -295,6 +295,7 @@ class InputProcessor:
             return
         request.reasoning_end_token_ids = markers.ids_before_answer
         request.reasoning_start_token_ids = markers.ids_that_may_begin
+        request.call_start_token_ids = markers.further_ends
         request.sampling_params.set_reasoning_markers(msgspec.structs.replace(markers, answer_must_follow=True))
 
     def _add_reasoning_markers(self, params: SamplingParams, token_ids: list[int]) -> None:

@@ -55,8 +55,8 @@ class Request:
     num_cached_tokens: prompt tokens that the prefix cache gave at first admission; None before it
     num_in_flight: steps scheduled for it that have not returned
     stop_reason: see EngineCoreOutput
-    grammar, reasoning_end_token_ids, reasoning_start_token_ids: see EngineCoreRequest, as pooling_params and
-    second_text_start
+    grammar, reasoning_end_token_ids, reasoning_start_token_ids, call_start_token_ids, pooling_params and
+    second_text_start: see EngineCoreRequest
     """
 
     request_id: str
@@ -82,6 +82,7 @@ class Request:
     grammar: GrammarSpec | None = None
     reasoning_end_token_ids: list[int] | None = None
     reasoning_start_token_ids: list[int] | None = None
+    call_start_token_ids: list[list[int]] = field(default_factory=list)
     pooling_params: PoolingParams | None = None
     second_text_start: int | None = None
     adapter: Adapter | None = None
@@ -106,6 +107,7 @@ class Request:
             grammar=core_request.grammar,
             reasoning_end_token_ids=core_request.reasoning_end_token_ids,
             reasoning_start_token_ids=core_request.reasoning_start_token_ids,
+            call_start_token_ids=core_request.call_start_token_ids,
             pooling_params=core_request.pooling_params,
             second_text_start=core_request.second_text_start,
             adapter=adapter,

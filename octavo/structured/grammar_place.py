@@ -22,8 +22,9 @@ class GrammarPlace:
     reasoning_start: ids that must come first to make it so; None once they have, or cannot any more
     num_started: how many of these have come; the answer may begin like them, so the matcher goes along while it can
     num_ahead: how many of these the matcher has taken; None once it could not
-    recent: as many of the latest tokens as it takes to recognise the end
     keeps_going: the end-of-sequence ids do not end the request, and are not allowed while anything else is
+    call_starts: ids that end the reasoning too where the grammar allows them, and are the first that it holds
+    recent: as many of the latest tokens as it takes to recognise the end
     failure: what the matcher raised: it is of no more use, and neither asked nor advanced again
     is_slow: its last mask took long, or will
     mask: the next one, made beside the steps; taken: what became of the token behind it
@@ -33,6 +34,7 @@ class GrammarPlace:
     reasoning_end: list[int] | None
     reasoning_start: list[int] | None
     keeps_going: bool
+    call_starts: Sequence[list[int]] = ()
     is_slow: bool = False
     num_started: int = 0
     num_ahead: int | None = 0
@@ -75,9 +77,7 @@ class GrammarPlace:
                 return GrammarProgress.REJECTED
             self.reasoning_start = self.reasoning_end = None
         if self.reasoning_end is not None:
-            self.recent = [*self.recent, token_id][-len(self.reasoning_end) :]
-            if self.recent == self.reasoning_end:
-                self.reasoning_end = None
+            self._reason(token_id, self.reasoning_end)
             return GrammarProgress.CONTINUES
         accept = self.matcher.accept_unlocked if unlocked else self.matcher.accept
         if not accept(token_id):
@@ -88,12 +88,22 @@ class GrammarPlace:
         """Return how many of these tokens come before the one that ends the reasoning: behind it the grammar holds."""
         assert self.reasoning_end is not None
         known = [*self.recent, *token_ids]
-        size = len(self.reasoning_end)
         for count in range(1, len(token_ids) + 1):
-            end = len(self.recent) + count
-            if known[max(end - size, 0) : end] == self.reasoning_end:
+            before = known[: len(self.recent) + count]
+            if any(before[-len(marker) :] == marker for marker in (self.reasoning_end, *self.call_starts)):
                 return count - 1
         return len(token_ids)
+
+    def _reason(self, token_id: int, end: list[int]) -> None:
+        """Take a token of the reasoning, which may be its last one or the last of a call's start."""
+        self.recent = [*self.recent, token_id][-max(map(len, (end, *self.call_starts))) :]
+        if self.recent[-len(end) :] == end:
+            self.reasoning_end = None
+        for marker in self.call_starts:
+            if self.recent[-len(marker) :] == marker and self.matcher.num_valid(marker) == len(marker):
+                self.reasoning_end = None
+                for begun in marker:
+                    self.matcher.accept(begun)
 
     def _start_reasoning(self, token_id: int) -> None:
         """Take one more of the ids with which reasoning begins."""

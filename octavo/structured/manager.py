@@ -40,6 +40,7 @@ class GrammarRequest(Protocol):
     grammar: GrammarSpec | None
     reasoning_end_token_ids: list[int] | None
     reasoning_start_token_ids: list[int] | None
+    call_start_token_ids: list[list[int]]
     eos_token_id: int | None
     all_token_ids: list[int]
     num_prompt_tokens: int
@@ -271,7 +272,8 @@ class StructuredOutputManager:
         end = request.reasoning_end_token_ids or None
         start = request.reasoning_start_token_ids or None if end else None
         grammar = compiled.result()
-        place = GrammarPlace(grammar.matcher.copy(), end, start, request.eos_token_id is None, grammar.is_slow)
+        keeps_going, calls = request.eos_token_id is None, request.call_start_token_ids
+        place = GrammarPlace(grammar.matcher.copy(), end, start, keeps_going, calls, grammar.is_slow)
         for token_id in output:
             if place.take(token_id, unlocked=place.is_slow) is GrammarProgress.REJECTED:
                 raise GrammarError(f"the tokens so far do not follow the grammar: {place.matcher.error}")

@@ -43,6 +43,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     grammar: what the text must follow, in place of sampling_params.structured_outputs
     reasoning_end_token_ids: the grammar begins when these have been generated one after another; None: at once
     reasoning_start_token_ids: an output that does not begin with these has no reasoning; None: it has in any case
+    call_start_token_ids: each of these begins a call and ends the reasoning too; it is the first that the grammar holds
     pooling_params: what to make of the prompt instead of generating; sampling_params are neutral then
     second_text_start: the prompt is a pair of texts, and the second begins at this token
     adapter: LoRA adapter to compute the request with
@@ -61,6 +62,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     grammar: GrammarSpec | None = None
     reasoning_end_token_ids: list[int] | None = None
     reasoning_start_token_ids: list[int] | None = None
+    call_start_token_ids: list[list[int]] = []
     pooling_params: PoolingParams | None = None
     second_text_start: int | None = None
     adapter: Adapter | None = None

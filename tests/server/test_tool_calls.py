@@ -305,6 +305,17 @@ def test_arguments_of_strict_functions_follow_their_schema(scripted: Server):
     assert choice_of(scripted, "No call.", tools=[BIT], **DIRECT)["message"]["content"] == "No call."
 
 
+def test_a_call_that_ends_the_reasoning_follows_its_schema_too(scripted_engine: Engine):
+    """Qwen 3 does not always close its reasoning before it calls."""
+    server = scripted_engine.serve(chat_template=TEMPLATE + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    wrong = '<tool_call>\n{"name": "bit", "arguments": {"x": 7}}\n</tool_call>'
+    for thought in ("Hm, <tool> x.", "Hm.</think>"):
+        choice = choice_of(server, thought + wrong, tools=[BIT], temperature=0, max_tokens=80)
+        ((_, arguments),) = calls_of(choice)
+        assert json.loads(arguments) in ({"x": 0}, {"x": 1})
+        assert choice["message"]["reasoning"] == thought.removesuffix("</think>")
+
+
 def test_strict_functions_of_a_format_that_no_grammar_describes_are_refused(scripted_engine: Engine):
     fields: dict[str, Any] = dict(chat_template=TEMPLATE, tool_call_parser="qwen3_coder")
     server = scripted_engine.serve(**fields)

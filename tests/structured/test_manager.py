@@ -32,6 +32,7 @@ class FakeRequest:
     eos_token_id: int | None = EOS
     reasoning_end_token_ids: list[int] | None = None
     reasoning_start_token_ids: list[int] | None = None
+    call_start_token_ids: list[list[int]] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -291,6 +292,23 @@ def test_grammar_begins_after_reasoning(manager: StructuredOutputManager):
     manager.accept(one, 10)
     assert masks(manager, "a") == [{ord("x")}]
     assert manager.accept(one, ord("x")) is COMPLETE
+
+
+def test_a_grammar_begins_with_the_call_that_ends_the_reasoning(manager: StructuredOutputManager):
+    marks = {"reasoning_end_token_ids": [SPECIAL], "call_start_token_ids": [spell("<t"), spell("zz")]}
+    one, other = request("a", "<tx", **marks), request("b", "<tx", **marks)
+    arrive(manager, one, other)
+    assert manager.valid_drafts(one, spell("ab<tx")) == spell("ab<"), "behind it the grammar holds"
+    for token_id in spell("ab<a<"):
+        assert manager.accept(one, token_id) is CONTINUES
+        assert masks(manager, "a") == []
+    assert manager.valid_drafts(one, spell("tx")) == []
+    assert manager.accept(one, ord("t")) is CONTINUES
+    assert masks(manager, "a") == [{ord("x")}]
+    assert manager.accept(one, ord("x")) is COMPLETE
+    for token_id in (*spell("zz"), SPECIAL):  # the grammar does not allow zz, which is reasoning then
+        assert manager.accept(other, token_id) is CONTINUES
+    assert masks(manager, "b") == [{ord("<")}]
 
 
 def test_reasoning_that_may_begin_is_allowed_to(manager: StructuredOutputManager):
