@@ -1,4 +1,4 @@
-"""What optional features plug into the scheduler. An absent feature is None in the scheduler's constructor."""
+"""What grammars plug into the scheduler; without them it is None in its constructor."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from octavo.models.pooling import PoolingModel
 from octavo.models.pooling_registry import build_pooling_model
 from octavo.models.registry import build_model
 from octavo.models.sharing import ModelShare
-from octavo.ops.interface import AttentionMetadata, Int, Ops
+from octavo.ops.interface import Int, Ops
 from octavo.ops.kv_layout import DealtTokens, KVCache
 from octavo.ops.tape import ForwardInputs, TapeLimits
 from octavo.quantization.open import open_model_weights
@@ -33,7 +33,7 @@ from octavo.worker.block_table import BlockTable
 from octavo.worker.bound_model import BoundModel, WantedRows, bind_model
 from octavo.worker.draft_step import DraftStep, draft_output_rows, make_proposer, measure_costs
 from octavo.worker.drafters import make_drafter
-from octavo.worker.input_builder import StepInputs, build_inputs, metadata_without_cache
+from octavo.worker.input_builder import StepInputs, build_inputs, flatten
 from octavo.worker.kv_memory import allocate_kv_caches, cache_in
 from octavo.worker.pooling_step import PoolingStep
 from octavo.worker.prompt_logprobs_step import PromptLogprobsStep
@@ -126,29 +126,19 @@ class ModelRunner:
 
         Returns the bytes of activations of the largest step, where the tape knows them.
         """
-        specs = self.kv_cache_specs()
         caches: dict[str, KVCache] = {}
-        metadata: list[AttentionMetadata] = []
-        positions = np.arange(num_tokens, dtype=np.int32)
-        for name, spec in specs.items():
+        tables: list[BlockTable] = []
+        for name, spec in self.kv_cache_specs().items():
             num_blocks = -(-num_tokens // spec.block_size)
             table = BlockTable(1, num_tokens, spec.block_size, self._dealt)
             table.append(0, range(1, num_blocks + 1))
+            tables.append(table)
             caches[name] = cache_in(np.zeros((num_blocks + 1) * spec.page_size_bytes, np.uint8), spec, num_blocks + 1)
-            metadata.append(
-                AttentionMetadata(
-                    query_start=np.array([0, num_tokens], np.int32),
-                    seq_lens=np.array([num_tokens], np.int32),
-                    block_table=table.gather(np.zeros(1, np.intp), num_tokens),
-                    slot_mapping=table.slots(np.zeros(num_tokens, np.intp), positions),
-                )
-            )
-        if not specs:
-            metadata.append(metadata_without_cache(np.array([0, num_tokens], np.int32)))
-        bound = self._bind(caches, [(name,) for name in specs])
-        last = np.array([num_tokens - 1], np.int32)
-        token_ids, hidden = np.zeros(num_tokens, np.int32), self._border.empty(num_tokens)
-        hidden = bound.forward(ForwardInputs(token_ids, positions, last, metadata, hidden))
+        row, begin, count = np.zeros(1, np.intp), np.zeros(1, np.int32), np.array([num_tokens], np.int32)
+        step = flatten(row, begin, count, np.zeros((1, num_tokens), np.int32), tables)
+        bound = self._bind(caches, [(name,) for name in caches])
+        hidden = self._border.empty(num_tokens)
+        hidden = bound.forward(ForwardInputs(step.token_ids, step.positions, count - 1, step.metadata, hidden))
         if self._gives_logits():
             bound.logits(hidden)
         return bound.tape_bytes
