@@ -13,14 +13,23 @@ if TYPE_CHECKING:
 PauseMode = Literal["abort", "wait", "keep"]
 
 
+def check_rest(level: object, mode: object) -> None:
+    """Raise InvalidRequestError for what `sleep` does not know."""
+    if mode not in ("abort", "wait", "keep"):
+        raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
+    if type(level) is not int or level not in (0, 1, 2):
+        raise InvalidRequestError(
+            f"level must be 0 (compute nothing), 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level"
+        )
+
+
 async def pause_generation(engine: AsyncLLM, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
     """Let new requests wait until `resume_generation`.
 
     mode: what becomes of running requests. abort: they end; wait: they finish first; keep: they stand still
     clear_cache: also forget the cached prefixes
     """
-    if mode not in ("abort", "wait", "keep"):
-        raise InvalidRequestError(f"mode must be abort, wait or keep, got {mode!r}", "mode")
+    check_rest(0, mode)
     engine.streams.attach()
     core = engine.engine_core
     await core.call_front_ends("hold", mode == "abort", standing="hold")
@@ -49,10 +58,7 @@ async def sleep(engine: AsyncLLM, level: int = 1, mode: PauseMode = "abort") -> 
 
     mode: see `pause_generation`
     """
-    if type(level) is not int or level not in (0, 1, 2):
-        raise InvalidRequestError(
-            f"level must be 0 (compute nothing), 1 (KV cache) or 2 (KV cache and weights), got {level!r}", "level"
-        )
+    check_rest(level, mode)
     await pause_generation(engine, mode=mode, clear_cache=level > 0)
     if level:
         await engine.engine_core.call("sleep", level)

@@ -43,6 +43,12 @@ class EngineCoreClient(Protocol):
     ) -> list[Any]:
         """Call a method on every worker."""
 
+    def sleep(self, level: int) -> None:
+        """Give memory back and compute nothing until `wake_up`."""
+
+    def wake_up(self) -> None:
+        """Take the memory again."""
+
     def load_vocabulary(self, packed: bytes) -> None:
         """Give the core the tokens' bytes, before the first request with a grammar."""
 
@@ -62,6 +68,8 @@ class InprocClient:
         self.reset_prefix_cache = core.reset_prefix_cache
         self.take_kv_events = core.take_kv_events
         self.collective_rpc = core.collective_rpc
+        self.sleep = core.sleep
+        self.wake_up = core.wake_up
         self.load_vocabulary = core.load_vocabulary
         self.check_health = core.check_health
         self.shutdown = weakref.finalize(self, core.shutdown)  # not when the collector finds the cycles in the core

@@ -8,6 +8,7 @@ from typing import Any
 from octavo import envs
 from octavo.config import EngineArgs, OctavoConfig
 from octavo.engine.adapters import Adapters
+from octavo.engine.async_rest import PauseMode, check_rest
 from octavo.engine.core_client import EngineCoreClient, InprocClient
 from octavo.engine.grammars import make_grammar_checker
 from octavo.engine.input_processor import InputProcessor, ProcessedRequest
@@ -50,6 +51,7 @@ class LLMEngine:
         self.adapters = Adapters(config.lora)
         self._output_processor = OutputProcessor(tokenizer, self.metrics, tracer_of(config))
         self.engine_core = client
+        self.is_sleeping = False
 
     @classmethod
     def from_engine_args(
@@ -141,6 +143,7 @@ class LLMEngine:
 
         Raises EngineDeadError when it cannot any more; no request is unfinished then.
         """
+        self.check_awake()
         try:
             outputs = self.engine_core.get_output()
         except EngineDeadError as error:
@@ -187,6 +190,26 @@ class LLMEngine:
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget cached prefixes; False when blocks are in use."""
         return self.engine_core.reset_prefix_cache(reset_running_requests)
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Rest until `wake_up`; steps raise. level 0: compute nothing; 1: give the KV cache back; 2: and the weights.
+
+        mode: accepted for vLLM's sake: nothing runs between steps, and what was added goes on afterwards
+        """
+        check_rest(level, mode)
+        self.is_sleeping = True
+        if level:
+            self.engine_core.sleep(level)
+
+    def wake_up(self) -> None:
+        """Take the memory again and go on with requests."""
+        self.engine_core.wake_up()
+        self.is_sleeping = False
+
+    def check_awake(self) -> None:
+        """Raise InvalidRequestError between `sleep` and `wake_up`."""
+        if self.is_sleeping:
+            raise InvalidRequestError("the engine sleeps: call wake_up() before it computes anything")
 
     def take_kv_events(self) -> list[KVCacheEvent]:
         """Return the KV cache events since the last call; empty unless enabled."""

@@ -63,6 +63,12 @@ class SyncMPClient:
         results: list[Any] = merged("collective_rpc", answers)
         return results
 
+    def sleep(self, level: int) -> None:
+        self._call("sleep", level)
+
+    def wake_up(self) -> None:
+        self._call("wake_up")
+
     def load_vocabulary(self, packed: bytes) -> None:
         self._call("load_vocabulary", packed)
 

@@ -12,7 +12,7 @@ from octavo.config import EngineArgs
 from octavo.engine.input_processor import ProcessedRequest
 from octavo.engine.llm_engine import LLMEngine
 from octavo.engine.prompts import as_prompts
-from octavo.entrypoints import pooling_calls
+from octavo.entrypoints import pooling_calls, resting
 from octavo.entrypoints.beam_search import BeamSearchOutput, run_beam_search
 from octavo.entrypoints.progress import Progress, UseTqdm
 from octavo.errors import InvalidRequestError, RequestFailedError, UnsupportedError
@@ -188,8 +188,8 @@ class LLM:
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Run all enqueued requests; return their results in the order in which they were enqueued."""
         with self._engine_lock:
-            request_ids = list(self._pending)
-            self._pending.clear()
+            self.llm_engine.check_awake()
+            request_ids, self._pending = list(self._pending), {}
             return self._run(request_ids, use_tqdm)
 
     encode = pooling_calls.encode
@@ -197,6 +197,9 @@ class LLM:
     classify = pooling_calls.classify
     reward = pooling_calls.reward
     score = pooling_calls.score
+
+    sleep = resting.sleep
+    wake_up = resting.wake_up
 
     # -- services ------------------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ def score(
         raise InvalidRequestError(
             "this model generates text and cannot score; start it with runner='pooling' (--runner pooling)"
         )
-    first, second = ([data] if isinstance(data, (str, Mapping)) else list(data) for data in (data_1, data_2))
+    first, second = (as_prompts(data) for data in (data_1, data_2))
     params = pooling_params or PoolingParams()
     plan = plan_scoring(config, first, second, params, llm.llm_engine.tokenizer, chat_template, instruction)
     outputs = encode(

@@ -41,6 +41,7 @@ def core_request(prompt: object = "hi", process_options=None, processor_options=
         ({"prompt_token_ids": np.array([104, 195, 169])}, None),
         ({"prompt_token_ids": [104, 195, 169], "prompt": "hé"}, "hé"),
         ({"prompt": "hé", "multi_modal_data": None}, "hé"),
+        ({"prompt": "hé", "multi_modal_data": {}, "mm_processor_kwargs": {}, "multi_modal_uuids": []}, "hé"),
     ],
 )
 def test_every_prompt_form_gives_the_same_ids(prompt, text):

@@ -20,6 +20,7 @@ from octavo.errors import (
     CheckpointError,
     ConfigError,
     EngineDeadError,
+    InvalidRequestError,
     ModelNotFoundError,
     RequestFailedError,
     UnsupportedError,
@@ -191,6 +192,27 @@ def test_ctrl_c_just_when_the_process_starts_leaves_nothing(tiny_llama, own_chil
     with pytest.raises(KeyboardInterrupt):
         StartingProcess(EngineArgs(model=str(tiny_llama), **SMALL))
     assert not own_children()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("in_process", [True, False])
+def test_llm_sleeps_and_goes_on_afterwards(tiny_llama, in_process, level):
+    options = {"worker_extension_cls": "tests.engine.worker_extension.Extension"}
+    llm = LLM(str(tiny_llama), **SMALL, **options) if in_process else start_llm(tiny_llama, **options)
+    params = SamplingParams(max_tokens=9, temperature=0)
+    expected = llm.generate("once", params, use_tqdm=False)[0].outputs[0].token_ids
+    llm.enqueue("once", params)
+    llm.sleep(level)
+    assert llm.collective_rpc("holds_memory") == [[level == 0, level < 2]]
+    for call in (lambda: llm.generate("once", params), llm.wait_for_completion):
+        with pytest.raises(InvalidRequestError, match=r"call wake_up\(\)"):
+            call()
+    llm.wake_up(tags=["weights"])
+    llm.wake_up(tags=["kv_cache"])
+    assert llm.wait_for_completion(use_tqdm=False)[0].outputs[0].token_ids == expected
+    assert llm.generate("once", params, use_tqdm=False)[0].outputs[0].token_ids == expected
+    with pytest.raises(InvalidRequestError, match="level"):
+        llm.sleep(3)
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

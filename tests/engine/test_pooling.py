@@ -222,6 +222,9 @@ def test_requests_go_on_when_their_engines_process_is_killed(bert: Path, llm: LL
 
 def test_cross_encoders_score_pairs_with_their_token_types(cross_encoder: Path) -> None:
     llm = LLM(str(cross_encoder))
+    for nothing in (None, 5):
+        with pytest.raises(InvalidRequestError, match=f"got {nothing}"):
+            llm.score(nothing, "a")
     reference = BertForSequenceClassification.from_pretrained(cross_encoder)
     pairs = [("a b", "c d e"), ("a b", "z"), ("a b", "c d e")]
     outputs = llm.score(pairs[0][0], [second for _, second in pairs], use_tqdm=False)
