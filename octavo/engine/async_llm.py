@@ -50,7 +50,15 @@ class AsyncLLM:
     """
 
     def __init__(self, started: StartedEngine, grammars: GrammarChecker | None, connect: ConnectClient) -> None:
-        """grammars: of `make_grammar_checker`; the cores learn its vocabulary before they hear anything else"""
+        """grammars: of `make_grammar_checker`; the cores learn its vocabulary before they hear anything else
+
+        Raises UnsupportedError for KV cache events.
+        """
+        if started.config.cache.enable_kv_events:
+            raise UnsupportedError(
+                "kv_events_config: servers and AsyncLLM publish no events, which LLMEngine.take_kv_events() returns; "
+                "leave it out"
+            )
         self.config = started.config
         self.model_config = started.config.model
         self.num_blocks = started.num_blocks

@@ -8,6 +8,8 @@ from octavo.kv_cache.block import FreeBlockQueue, KVCacheBlock
 from octavo.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from octavo.types.stats import BlockState
 
+_MAX_EVENTS = 2**16  # that are kept for whoever takes them
+
 
 class BlockPool:
     """Hands out blocks, counts references, and keeps freed blocks findable by hash until their memory is needed.
@@ -98,7 +100,7 @@ class BlockPool:
         # One event for one unbroken run, which is the usual case; what was there before is not told again.
         runs = [(0, len(blocks))] if len(stored) == len(blocks) else [(i, i + 1) for i in stored]
         for first, last in runs:
-            self._events.append(
+            self._tell(
                 BlockStored(
                     block_hashes=list(block_hashes[first:last]),
                     parent_block_hash=block_hashes[first - 1] if first else parent_hash,
@@ -122,8 +124,7 @@ class BlockPool:
             block.block_hash = None
         for cached in self._cached:
             cached.clear()
-        if self.enable_events:
-            self._events.append(AllBlocksCleared())
+        self._tell(AllBlocksCleared())
         return True
 
     def states(self) -> bytes:
@@ -138,16 +139,23 @@ class BlockPool:
         return bytes(states)
 
     def take_events(self) -> list[KVCacheEvent]:
-        """Return the events since the last call."""
+        """Return the events since the last call; if they were too many, only the last, behind an AllBlocksCleared."""
         events, self._events = self._events, []
         return events
+
+    def _tell(self, event: KVCacheEvent) -> None:
+        if not self.enable_events:
+            return
+        if len(self._events) == _MAX_EVENTS:
+            self._events = [AllBlocksCleared()]  # so who follows them knows of too few blocks, and of none that is gone
+        self._events.append(event)
 
     def _forget(self, block: KVCacheBlock) -> None:
         block_hash = block.block_hash
         assert block_hash is not None, "only a cached block can be forgotten"
         block.block_hash = None
-        if self._cached[block.group_id].discard(block_hash, block) and self.enable_events:
-            self._events.append(BlockRemoved([block_hash], block.group_id))
+        if self._cached[block.group_id].discard(block_hash, block):
+            self._tell(BlockRemoved([block_hash], block.group_id))
 
 
 class _CachedBlocks:

@@ -290,6 +290,12 @@ def test_waiting_for_requests_that_stand_still_lets_them_finish(engine, run):
     run(scenario())
 
 
+def test_events_that_nobody_could_take_are_refused(tiny_llama):
+    args = EngineArgs(model=str(tiny_llama), kv_events_config={"enable_kv_cache_events": True}, **SMALL)
+    with pytest.raises(UnsupportedError, match="kv_events_config"):
+        AsyncLLM.from_engine_args(args)
+
+
 def test_an_unknown_mode_is_refused(engine, run):
     with pytest.raises(InvalidRequestError, match="abort, wait or keep"):
         run(engine.pause_generation(mode="stop"))

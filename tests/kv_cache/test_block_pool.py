@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.kv_cache import block_pool
 from octavo.kv_cache.block import FreeBlockQueue, KVCacheBlock
 from octavo.kv_cache.block_pool import BlockPool
 from octavo.types.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -162,3 +163,13 @@ def test_event_of_a_half_known_run_tells_only_what_is_new():
     pool.take_events()
     cache(pool, pool.take(3), "a", "b", "c")
     assert pool.take_events() == [BlockStored([b"b"], b"a", [2, 3], 2, 0), BlockStored([b"c"], b"b", [4, 5], 2, 0)]
+
+
+def test_events_that_nobody_takes_are_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr(block_pool, "_MAX_EVENTS", 4)
+    pool = BlockPool(9, 1, enable_caching=True, enable_events=True)
+    for i, block in enumerate(pool.take(6)):
+        cache(pool, [block], f"hash{i}")
+    cleared, *last = pool.take_events()
+    assert cleared == AllBlocksCleared()
+    assert [event.block_hashes for event in last] == [[b"hash4"], [b"hash5"]]
