@@ -14,6 +14,7 @@ from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.end_of_generation import find_end_of_generation_ids
 from octavo.loader.gguf_experts import expert_values, shared_expert_size, sigmoid_expert_values
 from octavo.loader.gguf_file import GGUFFile
+from octavo.loader.gguf_heads import has_roberta_head, roberta_head
 from octavo.loader.gguf_rope import rope_values
 from octavo.loader.hf_config import HFConfig
 from octavo.log import get_logger
@@ -71,14 +72,16 @@ def gguf_generation_config(file: GGUFFile) -> ConfigValues:
 
 
 def gguf_pooling(file: GGUFFile) -> str | None:
-    """Return the pooling of an embedding model (CLS, LAST or MEAN); None where the file names none.
+    """Return the pooling of an embedding model (CLS, LAST or MEAN); None where the file names none, or has a head.
 
-    Raises UnsupportedError for a model that scores: what its head computes, the file does not say.
+    Raises UnsupportedError for a head other than RoBERTa's: the conversion leaves out a part of it, or what lies in it.
     """
     number = file.get(f"{file.architecture}.pooling_type", int)
-    if number == _RANK_POOLING or any(name.startswith("cls.") for name in file.tensors):
+    is_classifier = number == _RANK_POOLING or any(name.startswith("cls.") for name in file.tensors)
+    if is_classifier and not has_roberta_head(file):
         raise UnsupportedError(
-            f"{file.path} is a reranker or classifier, which are not read from GGUF; give the original model's folder"
+            f"{file.path} is a reranker or classifier; of these RoBERTa's and XLM-RoBERTa's are read from GGUF, for "
+            "other heads the file does not have or does not say all; give the original model's folder"
         )
     return None if number is None else _POOLINGS.get(number)
 
@@ -270,6 +273,10 @@ def _bert(file: GGUFFile) -> ConfigValues:
     }
 
 
+def _bert_or_roberta(file: GGUFFile) -> ConfigValues:
+    return {**_bert(file), **(roberta_head(file) if has_roberta_head(file) else {})}
+
+
 def _nomic_bert(file: GGUFFile) -> ConfigValues:
     rope = rope_values(file, _head_dim(file))
     return {**_bert(file), "rope_theta": rope["rope_theta"], "rope_scaling": rope["rope_scaling"]}
@@ -293,7 +300,7 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "smollm3": _Architecture("SmolLM3ForCausalLM", "smollm3", _smollm3),
     "starcoder2": _Architecture("Starcoder2ForCausalLM", "starcoder2", _starcoder2),
     "gpt2": _Architecture("GPT2LMHeadModel", "gpt2", _gpt2),
-    "bert": _Architecture("BertModel", "bert", _bert),
+    "bert": _Architecture("BertModel", "bert", _bert_or_roberta),
     "nomic-bert": _Architecture("NomicBertModel", "nomic_bert", _nomic_bert),
 }
 

@@ -157,7 +157,7 @@ _LAYOUTS: dict[str, _Layout] = {
         changes=dict.fromkeys(("attn_qkv", "attn_output", "ffn_up", "ffn_down"), Change.TRANSPOSED),
     ),
     "bert": _Layout(
-        _ENCODER_WHOLE,
+        {**_ENCODER_WHOLE, "cls": "classifier.dense", "cls.output": "classifier.out_proj"},
         {
             "attn_q": "attention.self.query",
             "attn_k": "attention.self.key",
@@ -185,7 +185,7 @@ _LAYOUTS: dict[str, _Layout] = {
     ),
 }
 
-_TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>[a-z0-9_]+)\.(?P<suffix>weight|bias)")
+_TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>[a-z0-9_]+(?:\.output)?)\.(?P<suffix>weight|bias)")
 
 
 def hf_name(architecture: str, gguf_name: str) -> HFName | None:

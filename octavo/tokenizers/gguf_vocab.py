@@ -160,7 +160,13 @@ def _finish(
     eog_ids = find_end_of_generation_ids(vocabulary.tokens, control_ids, special_ids)
     _declare_added_tokens(backend, vocabulary, {*special_ids.values(), *eog_ids})
     bos, eos = special_ids.get("bos"), special_ids.get("eos")
-    set_bos_eos_template(backend, bos if add_bos else None, eos if vocabulary.add_eos else None)
+    before_second = None
+    if vocabulary.architecture in _ENCODERS:  # texts of a pair: [CLS] A [SEP] B [SEP]; RoBERTa: <s> A </s></s> B </s>
+        separator = special_ids.get("separator", eos)
+        before_second = [] if vocabulary.model == "bert" or separator is None else [separator]
+    set_bos_eos_template(
+        backend, bos if add_bos else None, eos if vocabulary.add_eos else None, before_second=before_second
+    )
     return TokenizerParts(
         backend=backend,
         bos_token_id=bos,
@@ -196,6 +202,7 @@ _BUILDERS = {
     "t5": _build_unigram,
 }
 
+_ENCODERS = ("bert", "nomic-bert")
 _ROLE_KEYS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
