@@ -72,14 +72,17 @@ StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens_array, nb::h
             read_matrix<std::int32_t>(block_table, "block_table", seq_lens.size), seq_lens.size};
 }
 
-void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens) {
+void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens, std::int64_t longest) {
     if (query_start[0] != 0 || query_start[count] != num_tokens) {
         raise_value_error("query_start must rise from 0 to %lld, got %d .. %d", static_cast<long long>(num_tokens), query_start[0],
                           query_start[count]);
     }
     for (std::int64_t row = 0; row < count; ++row) {
-        if (query_start[row + 1] >= query_start[row]) continue;
-        raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
+        const std::int64_t length = std::int64_t{query_start[row + 1]} - query_start[row];
+        if (length < 0) raise_value_error("query_start must not fall, got a fall at row %lld", static_cast<long long>(row));
+        if (length <= longest) continue;
+        raise_value_error("query_start must rise by at most %lld, got %lld at row %lld", static_cast<long long>(longest),
+                          static_cast<long long>(length), static_cast<long long>(row));
     }
 }
 

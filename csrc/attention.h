@@ -19,8 +19,11 @@ struct StepRows {
 // Reads the step's rows; sizes are checked here, values by check_rows.
 StepRows read_step_rows(nb::handle query_start, nb::handle seq_lens, nb::handle block_table);
 
-// Raises ValueError unless count + 1 numbers rise from 0 to num_tokens.
-void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens);
+constexpr std::int64_t kAnyLength = std::int64_t{1} << 62;
+
+// Raises ValueError unless count + 1 numbers rise from 0 to num_tokens, each time by no more than `longest`.
+void check_query_start(const std::int32_t* query_start, std::int64_t count, std::int64_t num_tokens,
+                       std::int64_t longest = kAnyLength);
 
 // Raises ValueError unless the rows' queries, keys and blocks are consistent and lie within a cache of these sizes, which has
 // the tokens that are dealt to it.
@@ -72,6 +75,7 @@ struct EncoderCall {
     float scale;
     std::int64_t window;  // a token sees those less than this away; kNoWindow: all of its sequence
     float* out;           // [T, Q * D]
+    Matrix<const float> distance_bias{};  // [Q, 2 * reach - 1], see Ops.encoder_attention; or nothing
 
     std::int64_t heads_per_kv() const { return query.shape[1] / key.shape[1]; }
 };
@@ -93,6 +97,12 @@ constexpr std::int64_t attend_share_size(std::int64_t num_queries, std::int64_t 
 // Computes a share in this thread, which walks the spans that it sees; `memory` becomes the share's scratch too.
 void attend_share(AttentionShare share, std::int64_t first_span, std::int64_t end_span, const AttentionOutput& output, float* memory);
 
+// Reads EncoderCall::distance_bias of so many heads.
+Matrix<const float> read_distance_bias(const std::optional<nb::object>& array, std::int64_t num_heads);
+// Tokens of the longest sequence that it is for.
+inline std::int64_t reach_of(const Matrix<const float>& distance_bias) {
+    return distance_bias.data == nullptr ? kAnyLength : (distance_bias.columns + 1) / 2;
+}
 // Raises ValueError for a window that is there and below 1.
 std::int64_t window_or_none(std::optional<std::int64_t> sliding_window);
 

@@ -84,6 +84,10 @@ void attend_piece(const EncoderCall& call, const Piece& piece, const std::int32_
     share.slopes = nullptr;
     share.window = call.window;
     share.ahead = call.window - 1;
+    if (call.distance_bias.data != nullptr) {
+        share.distance_bias = call.distance_bias.row(piece.head * num_heads) + reach_of(call.distance_bias) - 1;
+        share.distance_stride = call.distance_bias.row_stride;
+    }
     share.next = nullptr;
     const std::int64_t out_stride = call.query.shape[1] * head_dim;
     const std::int64_t num_tiles = (piece.end - piece.begin + most_tokens - 1) / most_tokens;
@@ -101,6 +105,13 @@ void attend_piece(const EncoderCall& call, const Piece& piece, const std::int32_
 }
 
 }  // namespace
+
+Matrix<const float> read_distance_bias(const std::optional<nb::object>& array, std::int64_t num_heads) {
+    if (!array) return {};
+    const Matrix<const float> bias = read_matrix<float>(*array, "distance_bias", num_heads);
+    if (bias.columns % 2 == 1) return bias;
+    raise_value_error("distance_bias must have an odd number of columns, got %lld", static_cast<long long>(bias.columns));
+}
 
 void run_encoder_attention(const EncoderCall& call) {
     const std::vector<Piece> pieces = make_pieces(call);
@@ -126,7 +137,7 @@ void run_encoder_attention(const EncoderCall& call) {
 namespace {
 
 nb::object encoder_attention(nb::handle query_array, nb::handle key_array, nb::handle value_array, nb::handle query_start_array,
-                             float scale, std::optional<std::int64_t> sliding_window) {
+                             float scale, std::optional<std::int64_t> sliding_window, std::optional<nb::object> distance_bias) {
     EncoderCall call;
     call.query = read_tensor3(query_array, "query");
     const auto [num_tokens, num_heads, head_dim] = call.query.shape;
@@ -140,9 +151,10 @@ nb::object encoder_attention(nb::handle query_array, nb::handle key_array, nb::h
     if (query_start.size == 0) raise_value_error("query_start must have at least 1 number, got none");
     call.query_start = query_start.data;
     call.num_sequences = query_start.size - 1;
-    check_query_start(call.query_start, call.num_sequences, num_tokens);
     call.scale = scale;
     call.window = window_or_none(sliding_window);
+    call.distance_bias = read_distance_bias(distance_bias, num_heads);
+    check_query_start(call.query_start, call.num_sequences, num_tokens, reach_of(call.distance_bias));
 
     NewArray<float> out = new_array<float>({num_tokens, num_heads * head_dim});
     call.out = out.data;
@@ -155,7 +167,7 @@ nb::object encoder_attention(nb::handle query_array, nb::handle key_array, nb::h
 
 void bind_encoder_attention(nb::module_& m) {
     m.def("encoder_attention", &encoder_attention, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("query_start"),
-          nb::arg("scale"), nb::arg("sliding_window").none());
+          nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("distance_bias").none());
 }
 
 }  // namespace octavo

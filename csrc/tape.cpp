@@ -251,17 +251,19 @@ class Tape {
     }
 
     void encoder_attention(ViewTuple query, ViewTuple key, ViewTuple value, ViewTuple out, std::int64_t group, float scale,
-                           std::optional<std::int64_t> sliding_window) {
+                           std::optional<std::int64_t> sliding_window, std::optional<nb::object> distance_bias) {
         const View q = view(query), k = view(key), v = view(value);
         check_heads(k, k.heads, q.columns, "key");
         check_heads(v, k.heads, q.columns, "value");
         if (k.heads == 0 || q.heads % k.heads != 0) raise_value_error("query must have a multiple of the key's heads");
         const std::int64_t window = window_or_none(sliding_window);
-        add_unique(sequence_limits_, {group, slots_.at(static_cast<std::size_t>(q.slot)).dimension});
+        if (distance_bias) held_.push_back(*distance_bias);
+        const Matrix<const float> bias = read_distance_bias(distance_bias, q.heads);
+        add_unique(sequence_limits_, {group, slots_.at(static_cast<std::size_t>(q.slot)).dimension, reach_of(bias)});
         record("encoder_attention", [=, to = view(out)](const Step& step) {
             const StepRows& rows = step.groups[static_cast<std::size_t>(group)].rows;
             run_encoder_attention({tensor(step, q), tensor(step, k), tensor(step, v), rows.query_start, rows.count, scale, window,
-                                   address(step, to)});
+                                   address(step, to), bias});
         });
     }
 
@@ -489,9 +491,9 @@ class Tape {
         for (const SlotLimit& limit : slot_limits_) {
             check_range(mappings.at(static_cast<std::size_t>(limit.group)), "slot_mapping", limit.limit);
         }
-        for (const auto& [group, dimension] : sequence_limits_) {
+        for (const auto& [group, dimension, longest] : sequence_limits_) {
             const StepRows& rows = step.groups.at(static_cast<std::size_t>(group)).rows;
-            check_query_start(rows.query_start, rows.count, step.num_rows.at(static_cast<std::size_t>(dimension)));
+            check_query_start(rows.query_start, rows.count, step.num_rows.at(static_cast<std::size_t>(dimension)), longest);
         }
         for (const GroupLimit& limit : group_limits_) {
             check_rows(step.groups.at(static_cast<std::size_t>(limit.group)).rows,
@@ -523,7 +525,7 @@ class Tape {
     std::vector<std::pair<std::int64_t, std::int64_t>> adapter_limits_;  // (ids, slots)
     std::vector<SlotLimit> slot_limits_;
     std::vector<GroupLimit> group_limits_;
-    std::vector<std::pair<std::int64_t, std::int64_t>> sequence_limits_;  // (group, dimension)
+    std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> sequence_limits_;  // (group, dimension, longest)
     bool timing_ = false;
     std::vector<std::int64_t> times_ns_;
 };
@@ -565,7 +567,7 @@ void bind_tape(nb::module_& m) {
         .def("partial_attention", &Tape::partial_attention)
         .def("merge_attention", &Tape::merge_attention)
         .def("encoder_attention", &Tape::encoder_attention, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("out"),
-             nb::arg("group"), nb::arg("scale"), nb::arg("sliding_window").none())
+             nb::arg("group"), nb::arg("scale"), nb::arg("sliding_window").none(), nb::arg("distance_bias").none())
         .def("replay", &Tape::replay, nb::arg("num_rows"), nb::arg("ids"), nb::arg("arguments"), nb::arg("groups"))
         .def("set_timing", &Tape::set_timing, nb::arg("on"))
         .def("times", &Tape::times);

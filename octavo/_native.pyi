@@ -185,7 +185,13 @@ def merge_attention(
     x: _Float, num_parts: int, num_heads: int, first_head: int, end_head: int, head_dim: int
 ) -> _Float: ...
 def encoder_attention(
-    query: _Float, key: _Float, value: _Float, query_start: _Int, scale: float, sliding_window: int | None
+    query: _Float,
+    key: _Float,
+    value: _Float,
+    query_start: _Int,
+    scale: float,
+    sliding_window: int | None,
+    distance_bias: _Float | None,
 ) -> _Float: ...
 def has_nan(logits: _Float) -> NDArray[np.bool_]: ...
 def argmax(logits: _Float) -> _Int: ...

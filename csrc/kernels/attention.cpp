@@ -244,7 +244,11 @@ struct Scoring {
     float softcap;   // 0: none
     float slope;     // 0: none
     float position;  // of the query, counted from the partition's first key
+    const float* bias;  // of the keys from the partition's first on; or null
 };
+
+// A vector, of which no more than `count` numbers are there.
+Vec load_most(const float* p, std::int64_t count) { return count < kLanes ? load_first(p, count) : load(p); }
 
 // Turns one query's products with the keys of a partition into exponentials, in place, times the values' scales; columns outside
 // [begin, end) become 0. Updates the query's largest score and sum, and returns the factor that earlier sums must be multiplied by.
@@ -265,6 +269,7 @@ float softmax_partition(float* scores, std::int64_t begin, std::int64_t end, con
         if (scoring.softcap != 0.0f) score = mul(set(scoring.softcap), tanh(div(score, set(scoring.softcap))));
         const Vec column = add(lane, set(static_cast<float>(i)));
         if (scoring.slope != 0.0f) score = fma(set(-scoring.slope), abs(sub(column, set(scoring.position))), score);
+        if (scoring.bias != nullptr && i < end) score = add(score, load_most(scoring.bias + i, end - i));
         score = select(less(column, lowest), hidden, select(less(column, limit), score, hidden));
         store(scores + i, score);
         top = max(top, score);
@@ -494,7 +499,10 @@ void attend_partition(const AttentionShare& share, const Workspace& work, KeyRan
         const std::int64_t token = query / share.num_heads;
         const KeyRange seen = visible_keys(share, token, keys);
         const float slope = share.slopes == nullptr ? 0.0f : share.slopes[query % share.num_heads];
-        const Scoring scoring{share.scale, share.softcap, slope, static_cast<float>(share.first_position + token - keys.begin)};
+        const std::int64_t position = share.first_position + token - keys.begin;
+        const float* bias = share.distance_bias;
+        if (bias != nullptr) bias += query % share.num_heads * share.distance_stride - position;
+        const Scoring scoring{share.scale, share.softcap, slope, static_cast<float>(position), bias};
         const float factor = softmax_partition(work.scores + query * kPartition, seen.begin - keys.begin, seen.end - keys.begin,
                                                scales, scoring, state.largest + query, state.sum + query);
         rescale(state.values + query * share.head_dim, factor, share.head_dim);

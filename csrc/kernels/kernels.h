@@ -82,6 +82,8 @@ struct AttentionShare {
     const float* slopes;  // by which a head's scores fall with the distance of the key, [num_heads]; or null
     std::int64_t window;  // keys up to its own position that a query sees, itself included
     std::int64_t ahead;   // keys behind its own position that it sees: 0 where attention is causal
+    const float* distance_bias = nullptr;  // [num_heads], distance_stride apart: what is added to the score of the query's own position;
+    std::int64_t distance_stride = 0;      // that of other keys lies as far from there; or null
 
     float* scratch;  // attention_scratch(...) floats of this thread
 

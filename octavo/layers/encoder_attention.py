@@ -14,7 +14,7 @@ from octavo.ops.interface import Float, Int
 
 @dataclass(frozen=True, slots=True)
 class EncoderAttention:
-    """One attention layer; fields as in `Attention`. sliding_window: see `Ops.encoder_attention`"""
+    """One attention layer; fields as in `Attention`, or of `Ops.encoder_attention`"""
 
     name: str
     qkv: Linear | AdaptedLinear
@@ -26,12 +26,14 @@ class EncoderAttention:
     cos_sin: Float | None = None
     qk_norm: QKNorm | None = None
     sliding_window: int | None = None
+    distance_bias: Float | None = None
 
     @staticmethod
     def like(attention: Attention) -> EncoderAttention:
         """Return a layer with the weights of one that keeps a cache."""
         assert attention.softcap is None and attention.alibi_slopes is None, "no model that looks both ways has these"
-        return EncoderAttention(**{field.name: getattr(attention, field.name) for field in fields(EncoderAttention)})
+        names = (field.name for field in fields(EncoderAttention) if field.name != "distance_bias")
+        return EncoderAttention(**{name: getattr(attention, name) for name in names})
 
     def __call__(self, x: Float, positions: Int, context: ForwardContext) -> Float:
         """x: [T, H], positions: [T] -> [T, H]."""
@@ -45,5 +47,7 @@ class EncoderAttention:
         if self.cos_sin is not None:
             query, key = ops.rope(query, positions, self.cos_sin), ops.rope(key, positions, self.cos_sin)
         assert context.query_start is not None, "a forward of an encoder is told where each request begins"
-        attended = ops.encoder_attention(query, key, value, context.query_start, self.scale, self.sliding_window)
+        attended = ops.encoder_attention(
+            query, key, value, context.query_start, self.scale, self.sliding_window, self.distance_bias
+        )
         return self.output(attended, ops)

@@ -370,13 +370,15 @@ class Ops(SamplingOps, AdapterOps, ExpertOps, Protocol):
         query_start: Int,
         scale: float,
         sliding_window: int | None = None,
+        distance_bias: Float | None = None,
     ) -> Float:
         """Attention in both directions within packed sequences, without a cache; result [T, Q * D].
 
         query [T, Q, D]; key, value [T, K, D]; Q is a multiple of K. query_start [R+1] int32: sequence r is the tokens
         query_start[r] .. query_start[r+1] - 1. A token sees all tokens of its sequence, or with sliding_window those
-        whose distance from it is less than that (itself and sliding_window - 1 on either side). score = scale * q.k;
-        partitions as in paged_attention.
+        whose distance from it is less than that (itself and sliding_window - 1 on either side). score = scale * q.k,
+        plus distance_bias[head, reach - 1 + key - query] if there is distance_bias [Q, 2 * reach - 1], for positions
+        key and query in sequences of up to `reach` tokens. Partitions as in paged_attention.
         """
 
     # -- ranks -----------------------------------------------------------------------------------------------------

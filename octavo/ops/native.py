@@ -142,8 +142,9 @@ class NativeOps:
         query_start: Int,
         scale: float,
         sliding_window: int | None = None,
+        distance_bias: Float | None = None,
     ) -> Float:
-        return _native.encoder_attention(query, key, value, query_start, scale, sliding_window)
+        return _native.encoder_attention(query, key, value, query_start, scale, sliding_window, distance_bias)
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 

@@ -292,10 +292,7 @@ class RecordingOps(_RecordingAdapters, _RecordingExperts):
         self, query: Float, key: Float, value: Float, positions: Int, cos_sin: Float, cache: KVCache, slot_mapping: Any
     ) -> Float:
         constants = (_ids(positions).index, cos_sin, cache, _group(slot_mapping).index)
-        array = _array(query)
-        return self._recording.emit(
-            "rope_and_store", (query, key, value), array.buffer.dimension, array.inner, *constants
-        )
+        return self._like(query, "rope_and_store", _array(query).inner, *constants, others=(key, value))
 
     def store_kv(self, key: Float, value: Float, cache: KVCache, slot_mapping: Any) -> None:
         constants = (cache, _group(slot_mapping).index)
@@ -331,14 +328,17 @@ class RecordingOps(_RecordingAdapters, _RecordingExperts):
         return self._like(parts, "merge_attention", (len(heads) * head_dim,), *constants)
 
     def encoder_attention(
-        self, query: Float, key: Float, value: Float, query_start: Any, scale: float, sliding_window: int | None = None
+        self,
+        query: Float,
+        key: Float,
+        value: Float,
+        query_start: Any,
+        scale: float,
+        sliding_window: int | None = None,
+        distance_bias: Float | None = None,
     ) -> Float:
-        array = _array(query)
-        constants = (_group(query_start).index, scale, sliding_window)
-        inputs = (query, key, value)
-        return self._recording.emit(
-            "encoder_attention", inputs, array.buffer.dimension, (prod(array.inner),), *constants
-        )
+        constants = (_group(query_start).index, scale, sliding_window, distance_bias)
+        return self._like(query, "encoder_attention", (prod(_array(query).inner),), *constants, others=(key, value))
 
     # -- ranks -----------------------------------------------------------------------------------------------------
 
@@ -350,8 +350,10 @@ class RecordingOps(_RecordingAdapters, _RecordingExperts):
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _like(self, x: Float, name: str, inner: tuple[int, ...], *constants: Any) -> Float:
-        return self._recording.emit(name, (x,), _array(x).buffer.dimension, inner, *constants)
+    def _like(
+        self, x: Float, name: str, inner: tuple[int, ...], *constants: Any, others: tuple[Float, ...] = ()
+    ) -> Float:
+        return self._recording.emit(name, (x, *others), _array(x).buffer.dimension, inner, *constants)
 
 
 def recorded_metadata(group: int) -> AttentionMetadata:

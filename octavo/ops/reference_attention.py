@@ -90,6 +90,7 @@ def encoder_attention(
     query_start: Int,
     scale: float,
     sliding_window: int | None = None,
+    distance_bias: Float | None = None,
 ) -> Float:
     num_tokens, num_heads, head_dim = query.shape
     check_array("query", query, (None, None, None))
@@ -99,14 +100,18 @@ def encoder_attention(
     counts = _query_heads(query, key.shape[1], None)
     _check_window(sliding_window)
     _check_query_start(query_start, num_tokens)
+    if distance_bias is not None:
+        _check_distance_bias(distance_bias, num_heads, query_start)
     result = np.empty((num_tokens, num_heads * head_dim), dtype=np.float32)
     for start, end in pairwise(query_start.tolist()):
         if start == end:
             continue
-        distance = np.abs(_distances(np.arange(end - start), end - start))
-        visible = distance < (end - start if sliding_window is None else sliding_window)
+        distance = _distances(np.arange(end - start), end - start)
+        visible = np.abs(distance) < (end - start if sliding_window is None else sliding_window)
         keys, values = (np.repeat(x[start:end].swapaxes(0, 1), counts, axis=0) for x in (key, value))
         scores = _scores(query[start:end], keys, scale)
+        if distance_bias is not None:
+            scores += distance_bias[:, (distance_bias.shape[1] - 1) // 2 - distance]
         result[start:end] = _attend(scores, values, visible, None).reshape(end - start, -1)
     return result
 
@@ -162,6 +167,16 @@ def _check_query_start(query_start: Int, num_tokens: int) -> None:
         or (np.diff(query_start) < 0).any()
     ):
         raise ValueError(f"query_start must rise from 0 to {num_tokens}, got {query_start.tolist()}")
+
+
+def _check_distance_bias(distance_bias: Float, num_heads: int, query_start: Int) -> None:
+    check_array("distance_bias", distance_bias, (num_heads, None))
+    reach, rest = divmod(distance_bias.shape[1] + 1, 2)
+    if rest:
+        raise ValueError(f"distance_bias must have an odd number of columns, got {distance_bias.shape[1]}")
+    longest = int(np.diff(query_start).max(initial=0))
+    if longest > reach:
+        raise ValueError(f"query_start must rise by at most {reach}, got {longest}")
 
 
 def _distances(positions: NDArray[np.int64], num_keys: int) -> NDArray[np.int64]:

@@ -25,8 +25,17 @@ def packed(lengths: list[int], num_kv_heads: int, group: int, head_dim: int, see
     return fused[:, :num_heads], key, value, np.cumsum([0, *lengths], dtype=np.int32)
 
 
+def bias_of(num_heads: int, reach: int, padding: int = 3) -> Array:
+    """Return a bias by distance, a view before columns of NaN."""
+    width = 2 * reach - 1
+    table = np.full((num_heads, width + padding), np.nan, np.float32)
+    table[:, :width] = np.random.default_rng(7).standard_normal((num_heads, width))
+    return table[:, :width]
+
+
+@pytest.mark.parametrize("is_biased", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_it_agrees_with_the_reference(native: Ops, window: int | None) -> None:
+def test_it_agrees_with_the_reference(native: Ops, window: int | None, is_biased: bool) -> None:
     generator = np.random.default_rng(window)
     shapes = [([700, 1, 64, 65, 130], 1, 2, 40), ([600, 513], 3, 1, 64), ([1, 0, 2], 2, 3, 16), ([1100], 1, 4, 1)]
     for _ in range(6):
@@ -34,23 +43,26 @@ def test_it_agrees_with_the_reference(native: Ops, window: int | None) -> None:
         shapes.append((lengths, *(int(generator.integers(1, limit)) for limit in (4, 5, 100))))
     for seed, shape in enumerate(shapes):
         arguments = packed(*shape, seed=seed)
-        result = native.encoder_attention(*arguments, 0.25, window)
+        bias = bias_of(shape[1] * shape[2], max(shape[0], default=0) + seed % 2) if is_biased else None
+        result = native.encoder_attention(*arguments, 0.25, window, bias)
         assert result.dtype == np.float32 and result.flags.c_contiguous
-        expected = REFERENCE.encoder_attention(*arguments, 0.25, window)
+        expected = REFERENCE.encoder_attention(*arguments, 0.25, window, bias)
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=4e-6, err_msg=str(shape))
 
 
-@pytest.mark.parametrize("window", [None, 40])
-def test_bits_do_not_depend_on_neighbours_or_threads(native: Ops, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("window", "bias"), [(None, None), (40, None), (None, bias_of(4, 1000)), (40, bias_of(4, 900))]
+)
+def test_bits_do_not_depend_on_neighbours_or_threads(native: Ops, window: int | None, bias: Array | None) -> None:
     lengths = [3, 900, 70, 1, 515]
     query, key, value, starts = packed(lengths, 2, 2, 24)
-    together = native.encoder_attention(query, key, value, starts, 0.25, window)
+    together = native.encoder_attention(query, key, value, starts, 0.25, window, bias)
     for start, length in zip(starts.tolist(), lengths, strict=False):
         part = slice(start, start + length)
         borders = np.array([0, length], np.int32)
         for num_threads in (1, 2, 3):
             _native.set_num_threads(num_threads)
-            alone = native.encoder_attention(query[part], key[part], value[part], borders, 0.25, window)
+            alone = native.encoder_attention(query[part], key[part], value[part], borders, 0.25, window, bias)
             assert np.array_equal(alone, together[part])
 
 
@@ -96,20 +108,24 @@ def test_bad_arguments_are_refused(native: Ops) -> None:
     refuse(r"key must be a float32 array \[6, \*, 8\]", key=key[:5])
     refuse(r"value must be a float32 array \[6, 2, 8\]", value=value[:, :1])
     refuse("sliding_window must be at least 1, got 0", sliding_window=0)
+    refuse("query_start must rise by at most 3, got 4", distance_bias=bias_of(4, 3))
+    refuse("distance_bias must have an odd number of columns, got 8", distance_bias=bias_of(4, 5)[:, :8])
+    refuse(r"distance_bias must be a float32 array \[4, \*\]", distance_bias=bias_of(3, 5))
 
 
-def encoder(ops: Ops, x: Float, starts: object, window: int | None) -> Float:
+def encoder(ops: Ops, x: Float, starts: object, window: int | None, bias: Array | None) -> Float:
     heads = x.reshape(x.shape[0], 8, 8)
-    return ops.encoder_attention(heads[:, :4], heads[:, 4:6], heads[:, 6:], starts, 0.25, window)  # type: ignore[arg-type]
+    attended = ops.encoder_attention(heads[:, :4], heads[:, 4:6], heads[:, 6:], starts, 0.25, window, bias)  # type: ignore[arg-type]
+    return attended
 
 
-@pytest.mark.parametrize("window", [None, 9])
-def test_the_tape_gives_the_bits_of_the_op(native: Ops, window: int | None) -> None:
+@pytest.mark.parametrize(("window", "bias"), [(None, None), (9, None), (None, bias_of(4, 60))])
+def test_the_tape_gives_the_bits_of_the_op(native: Ops, window: int | None, bias: Array | None) -> None:
     table = native.pack([np.random.default_rng(0).standard_normal((50, 64)).astype(np.float32)])
 
     def forward(ops: Ops, inputs: ForwardInputs) -> Float:
         x = ops.embedding(inputs.token_ids, table)
-        return ops.take_rows(encoder(ops, x, inputs.metadata[0].query_start, window), inputs.output_rows)
+        return ops.take_rows(encoder(ops, x, inputs.metadata[0].query_start, window, bias), inputs.output_rows)
 
     functions = ModelFunctions(
         forward, lambda ops, hidden, slots: ops.linear(hidden, native.pack([np.eye(32, dtype=np.float32)]))
@@ -135,3 +151,7 @@ def test_the_tape_gives_the_bits_of_the_op(native: Ops, window: int | None) -> N
         inputs.metadata[0].query_start = np.arange(len(lengths) + 1, dtype=np.int32)
         with pytest.raises(ValueError, match=f"query_start must rise from 0 to {total}"):
             tape.forward(inputs)
+        if bias is not None and total > 60:
+            inputs.metadata[0].query_start = np.array([0, total, *[total] * (len(lengths) - 1)], np.int32)
+            with pytest.raises(ValueError, match="query_start must rise by at most 60, got 91"):
+                tape.forward(inputs)
