@@ -16,6 +16,7 @@ class EncoderConfig:
     learned_positions: position embeddings are a table, added to the token embeddings
     position_offset: rows of that table before the first position (RoBERTa)
     num_token_types: rows of the table that tells a pair's texts apart; 0: there is none
+    distance_buckets: rows of the table of what distances add to scores, by head (MPNet); 0: there is none
     post_norm: norms follow the sums; else they precede attention and MLP, but for the first attention, with one more at
         the end (ModernBERT)
     """
@@ -32,9 +33,11 @@ class EncoderConfig:
     learned_positions: bool = True
     position_offset: int = 0
     num_token_types: int = 0
+    distance_buckets: int = 0
     qkv_bias: bool = True
     output_bias: bool = True
     mlp_bias: bool = True
+    down_bias: bool = True
     norm_bias: bool = True
     gated_mlp: bool = False
     post_norm: bool = True
@@ -67,12 +70,14 @@ class EncoderNames:
 
     attention_norm, mlp_norm: after the sum where the model's norms follow, else before attention and MLP
     final_norm: only where the norms precede
+    up_first: gate_up is one tensor, and has the gate behind what it multiplies
     """
 
     roots: tuple[str, ...]
     embedding: str = "embeddings.word_embeddings"
     positions: str = "embeddings.position_embeddings"
     token_types: str = "embeddings.token_type_embeddings"
+    distances: str = "encoder.relative_attention_bias"
     embedding_norm: str = "embeddings.LayerNorm"
     layer: str = "encoder.layer.{index}."
     qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
@@ -82,6 +87,7 @@ class EncoderNames:
     down: str = "output.dense"
     mlp_norm: str = "output.LayerNorm"
     final_norm: str = ""
+    up_first: bool = False
     harmless: tuple[str, ...] = (
         r"(^|\.)embeddings\.(position|token_type)_ids$",
         r"^(\w+\.)?pooler\.",  # not what makes embeddings

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.errors import ConfigError
+from octavo.layers.distances import distance_buckets
 from octavo.layers.encoder_attention import EncoderAttention
 from octavo.layers.linear import Embedding, Linear
 from octavo.layers.mlp import MLP
@@ -39,8 +40,14 @@ def load_encoder(
             f"{config.architecture}; lower max_model_len"
         )
     ropes = {layer.rope: cos_sin_table(layer.rope, max_model_len) for layer in config.layers if layer.rope}
+    bias: Float | None = None
+    if config.distance_buckets:
+        shape = (config.distance_buckets, config.num_heads)
+        table = parameters.source.get(f"{root}{names.distances}.weight", shape).float32()
+        heads = head_shares(config, share.group.size)[share.group.rank].query
+        bias = table[distance_buckets(config.distance_buckets, max_model_len), heads.start : heads.stop].T.copy()
     own_layers = stage_layers(config, share.num_stages, share.stage, has_logits=False)
-    encoder = _Loading(config, names, root, parameters, ropes, share).encoder(own_layers)
+    encoder = _Loading(config, names, root, parameters, ropes, bias, share).encoder(own_layers)
     elsewhere = [names.layer.format(index=index) for index in range(len(config.layers)) if index not in own_layers]
     if not share.is_first:
         first = (names.embedding, names.positions, names.token_types, names.embedding_norm)
@@ -55,13 +62,14 @@ def load_encoder(
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """One encoder while it is read."""
+    """One encoder while it is read. distance_bias: of this rank's heads, see `Ops.encoder_attention`"""
 
     config: EncoderConfig
     names: EncoderNames
     root: str
     parameters: Parameters
     ropes: dict[Rope, Float]
+    distance_bias: Float | None
     share: ModelShare
 
     def encoder(self, layers: range) -> Decoder:
@@ -163,12 +171,13 @@ class _Loading:
             scale=layer.attention_scale,
             cos_sin=self.ropes[layer.rope] if layer.rope else None,
             sliding_window=layer.sliding_window,
+            distance_bias=self.distance_bias,
         )
 
     def _mlp(self, prefix: str) -> MLP:
         config, names = self.config, self.names
         size = config.intermediate_size
-        down = self._to_hidden(prefix + names.down, size, config.mlp_bias, self.share.widths(size))
+        down = self._to_hidden(prefix + names.down, size, config.down_bias, self.share.widths(size))
         sizes = (size,) * (2 if config.gated_mlp else 1)
         inputs = self._stacked(prefix, names.gate_up, sizes, config.mlp_bias, self.share.of(size))
         return MLP(inputs, down, config.activation, config.gated_mlp)
@@ -180,6 +189,9 @@ class _Loading:
         """
         is_fused = len(parts) < len(sizes)
         pieces = pieces_of_stack(self.share, sizes, [own] * len(sizes), is_fused)
+        if parts == self.names.gate_up and self.names.up_first:
+            width = sizes[0]
+            pieces = [[range(start + own.start, start + own.stop) for start in (width, 0)]]
         out_sizes = (sum(sizes),) if is_fused else sizes
         names = [prefix + part for part in parts]
         return self.parameters.linear(names, out_sizes, self.config.hidden_size, bias, pieces)

@@ -60,6 +60,7 @@ def read_config(config: HFConfig) -> EncoderConfig:
         qkv_bias=config.bool("attention_bias", False),
         output_bias=config.bool("attention_bias", False),
         mlp_bias=biased,
+        down_bias=biased,
         norm_bias=config.bool("norm_bias", False),
         gated_mlp=True,
         post_norm=False,

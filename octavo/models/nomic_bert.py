@@ -77,5 +77,6 @@ def read_config(config: HFConfig) -> EncoderConfig:
         qkv_bias=False,
         output_bias=False,
         mlp_bias=False,
+        down_bias=False,
         gated_mlp=True,
     )

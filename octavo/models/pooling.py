@@ -72,15 +72,15 @@ HeadLayer = Project | Normalise | HeadActivation
 
 
 def load_head(
-    layers: Sequence[HeadLayer], parameters: Parameters, hidden_size: int, num_labels: int
+    layers: Sequence[HeadLayer], parameters: Parameters, hidden_size: int, num_labels: int, root: str = ""
 ) -> tuple[HeadStep, ...]:
-    """Read a head's tensors."""
+    """Read a head's tensors. root: what stands before the body's names, where a head has one of them"""
     steps: list[HeadStep] = []
     size = hidden_size
     for layer in layers:
         if isinstance(layer, Project):
             out_size = num_labels if layer.size == "labels" else layer.size or hidden_size
-            steps.append(parameters.linear([layer.name], [out_size], size, layer.bias))
+            steps.append(parameters.linear([layer.name.format(root=root)], [out_size], size, layer.bias))
             size = out_size
         elif isinstance(layer, Normalise):
             bias = parameters.vector(f"{layer.name}.bias", size) if layer.bias else None

@@ -14,7 +14,7 @@ from octavo.layers.parameters import Parameters
 from octavo.loader.hf_config import HFConfig
 from octavo.loader.sentence_transformers import DenseModule
 from octavo.loader.weights import WeightSource
-from octavo.models import bert, modernbert, nomic_bert
+from octavo.models import bert, gte, jina, modernbert, mpnet, nomic_bert
 from octavo.models.config_reading import norm_epsilon, positive, read_activation
 from octavo.models.decoder_loading import load_decoder
 from octavo.models.encoder_config import EncoderConfig, EncoderNames
@@ -59,7 +59,7 @@ class _Family:
 
 _LABELS = Project("classifier", "labels")
 _BERT_HEADS: Mapping[PoolingKind, Sequence[HeadLayer]] = {
-    "classify": (Project("bert.pooler.dense"), "tanh", _LABELS),
+    "classify": (Project("{root}pooler.dense"), "tanh", _LABELS),
     "token_classify": (_LABELS,),
 }
 _ROBERTA_HEADS: Mapping[PoolingKind, Sequence[HeadLayer]] = {
@@ -84,11 +84,17 @@ def _modernbert_heads(config: HFConfig) -> Mapping[PoolingKind, Sequence[HeadLay
 
 _BERT = _Family(bert.read_bert_config, (bert.BERT_NAMES,), lambda config: _BERT_HEADS)
 _ROBERTA = _Family(bert.read_roberta_config, (bert.ROBERTA_NAMES,), lambda config: _ROBERTA_HEADS)
+_GTE = _Family(gte.read_config, (gte.NAMES, gte.ORIGINAL_NAMES), lambda config: _BERT_HEADS)
 ENCODERS: Mapping[str, _Family] = {
     "Bert": _BERT,
     "Camembert": _ROBERTA,
     "DistilBert": _Family(bert.read_distilbert_config, (bert.DISTILBERT_NAMES,), lambda config: _DISTILBERT_HEADS),
+    "Gte": _GTE,
+    "GteNew": _GTE,  # vLLM's name for New
+    "JinaEmbeddingsV3": _Family(jina.read_config, (jina.NAMES, jina.ORIGINAL_NAMES), lambda config: _ROBERTA_HEADS),
+    "MPNet": _Family(mpnet.read_config, (mpnet.NAMES,), lambda config: _ROBERTA_HEADS),
     "ModernBert": _Family(modernbert.read_config, (modernbert.NAMES,), _modernbert_heads),
+    "New": _GTE,
     "NomicBert": _Family(nomic_bert.read_config, (nomic_bert.NAMES, nomic_bert.ORIGINAL_NAMES), lambda config: {}),
     "Roberta": _ROBERTA,
     "XLMRoberta": _ROBERTA,
@@ -200,7 +206,7 @@ def build_pooling_model(
     family, encoder = found.family, found.family.read_config(config)
     encoder_names, root = _names(family, weights)
     layers = family.heads(config).get(found.kind, ())
-    steps = load_head(layers, parameters, encoder.hidden_size, num_labels)
+    steps = load_head(layers, parameters, encoder.hidden_size, num_labels, root)
     body = load_encoder(encoder, encoder_names, root, parameters, max_model_len, share)
     return PoolingModel(body, (*steps, *load_dense_modules(dense, ops)), encoder.second_text_offset)
 

@@ -12,11 +12,13 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from octavo.attention.context import ForwardContext
 from octavo.errors import UnsupportedError
+from octavo.layers.distances import distance_buckets
 from octavo.loader.hf_config import HFConfig
-from octavo.models import nomic_bert
+from octavo.models import gte, nomic_bert
 from octavo.models.pooling import PoolingModel
 from octavo.models.pooling_registry import build_pooling_model, describe_pooling
 from octavo.models.registry import describe
@@ -29,6 +31,7 @@ from tests.models.harness import TINY, ArrayWeights, PagedRun, available_ops, hf
 LENGTHS = (1, 37, 6, 61)
 ENCODER: Mapping[str, Any] = {**TINY, "num_key_value_heads": None, "type_vocab_size": 2}
 BERT = {key: value for key, value in ENCODER.items() if key != "num_key_value_heads"}
+MPNET = {key: value for key, value in BERT.items() if key != "type_vocab_size"} | {"pad_token_id": 1}
 MODERN = {key: value for key, value in BERT.items() if key != "type_vocab_size"} | {
     "local_attention": 16,
     "global_attn_every_n_layers": 2,
@@ -74,6 +77,15 @@ MODELS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "modernbert-token-classes": ("ModernBertForTokenClassification", "ModernBertConfig", {**MODERN, **LABELS}),
     "nomic-bert": ("NomicBertModel", "NomicBertConfig", BERT),
+    "mpnet": ("MPNetModel", "MPNetConfig", {**MPNET, "layer_norm_eps": 1e-5}),
+    "mpnet-classes": ("MPNetForSequenceClassification", "MPNetConfig", {**MPNET, **LABELS}),
+    "mpnet-token-classes": ("MPNetForTokenClassification", "MPNetConfig", {**MPNET, **LABELS}),
+    "gte": ("GteModel", "GteConfig", {**BERT, "type_vocab_size": 1}),
+    "gte-no-types": ("GteModel", "GteConfig", {**BERT, "type_vocab_size": 0}),
+    "gte-score": ("GteForSequenceClassification", "GteConfig", {**BERT, "num_labels": 1}),
+    "gte-token-classes": ("GteForTokenClassification", "GteConfig", {**BERT, **LABELS}),
+    "jina-v3": ("JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config", {**BERT, "type_vocab_size": 1}),
+    "jina-v3-classes": ("JinaEmbeddingsV3ForSequenceClassification", "JinaEmbeddingsV3Config", {**BERT, **LABELS}),
     "gemma3-both-ways": ("Gemma3TextModel", "Gemma3TextConfig", GEMMA),
 }
 DECODERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
@@ -172,7 +184,7 @@ def test_decoders_equal_transformers_chunk_by_chunk(name: str) -> None:
     assert close(values if expected.ndim == 2 else values[-1], expected)
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert", "nomic-bert", "gemma3-both-ways"])
+@pytest.mark.parametrize("name", ["bert", "modernbert", "mpnet", "nomic-bert", "gte", "gemma3-both-ways"])
 def test_states_are_the_same_bits_alone_in_a_batch_and_from_the_tape(name: str) -> None:
     ops = available_ops()[-1]
     model = build(make(MODELS[name]), ops)
@@ -187,7 +199,7 @@ def test_states_are_the_same_bits_alone_in_a_batch_and_from_the_tape(name: str) 
 def test_nomic_checkpoints_under_their_first_names() -> None:
     ops = available_ops()[-1]
     reference = make(MODELS["nomic-bert"])
-    tensors = dict(tensors_of(reference))
+    tensors = states_of(reference)
     renamed = {}
     for name, array in tensors.items():
         for new, old in (
@@ -206,9 +218,75 @@ def test_nomic_checkpoints_under_their_first_names() -> None:
         parts = [renamed.pop(f"encoder.layers.{index}.self_attn.{part}_proj.weight") for part in "qkv"]
         renamed[f"encoder.layers.{index}.attn.Wqkv.weight"] = np.concatenate(parts)
     assert any(name.startswith(nomic_bert.ORIGINAL_NAMES.embedding_norm) for name in renamed)
-    ours = run_packed(build(reference, ops), ops, texts())
+    ours = run_packed(build(reference, ops, tensors), ops, texts())
     first_names = run_packed(build(reference, ops, renamed), ops, texts())
     assert all(np.array_equal(a, b) for a, b in zip(ours, first_names, strict=True))
+
+
+def states_of(model: PreTrainedModel) -> dict[str, NDArray[np.float32]]:
+    """Return a model's tensors under the names that it has in memory."""
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def gte_first_names(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Return a GTE model's tensors as Alibaba publishes them, with fused projections."""
+    renamed = {}
+    for name, array in tensors.items():
+        for new, old in (
+            ("gte.", "new."),
+            ("layers.", "encoder.layer."),
+            ("self_attn.o_proj", "attention.o_proj"),
+            ("post_attention_layernorm", "attn_ln"),
+            ("post_mlp_layernorm", "mlp_ln"),
+        ):
+            name = name.replace(new, old)
+        renamed[name] = array
+    for index in range(3):
+        prefix = f"new.encoder.layer.{index}."
+        for kind in ("weight", "bias"):
+            parts = [renamed.pop(f"{prefix}self_attn.{part}_proj.{kind}") for part in "qkv"]
+            renamed[f"{prefix}attention.qkv_proj.{kind}"] = np.concatenate(parts)
+        parts = [renamed.pop(f"{prefix}mlp.{part}_proj.weight") for part in ("up", "gate")]
+        renamed[f"{prefix}mlp.up_gate_proj.weight"] = np.concatenate(parts)
+    return renamed
+
+
+def test_gte_checkpoints_under_their_first_names() -> None:
+    ops = available_ops()[-1]
+    reference = make(MODELS["gte-score"])
+    ours = build(reference, ops, states_of(reference))
+    config = hf_config(reference)
+    first = {"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True, "use_cache": False}
+    config.values.update(first, architectures=["NewForSequenceClassification"])
+    model = build_pooling_model(config, ArrayWeights(gte_first_names(states_of(reference))), (), ops, 128)
+    for a, b in zip(run_packed(ours, ops, texts()), run_packed(model, ops, texts()), strict=True):
+        assert np.array_equal(a, b)
+        assert np.array_equal(ours.compute_logits(a, ops), model.compute_logits(b, ops))
+
+
+def test_jina_checkpoints_under_the_names_in_memory() -> None:
+    ops = available_ops()[-1]
+    reference = make(MODELS["jina-v3-classes"])
+    saved, states = build(reference, ops), build(reference, ops, states_of(reference))
+    for a, b in zip(run_packed(saved, ops, texts()), run_packed(states, ops, texts()), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_gtes_ntk_scaling_widens_the_base_and_draws_positions_together() -> None:
+    values = {**BERT, "architectures": ["NewModel"], "rope_theta": 20000, "max_position_embeddings": 8192}
+    config = gte.read_config(HFConfig({**values, "rope_scaling": {"type": "ntk", "factor": 8.0}}))
+    (rope,) = {layer.rope for layer in config.layers}
+    assert rope is not None and config.max_position == 8192
+    expected = 160_000.0 ** (-np.arange(0, 16, 2) / 16) / 8 ** (2 / 16)
+    assert np.allclose(rope.inverse_frequencies(8192), expected, rtol=1e-6)
+    with pytest.raises(UnsupportedError, match="mixed_b"):
+        gte.read_config(HFConfig({**values, "rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.7}}))
+
+
+def test_distances_fall_into_transformers_buckets() -> None:
+    distance = torch.arange(-599, 600)
+    expected = MPNetEncoder.relative_position_bucket(distance, num_buckets=32).numpy()
+    assert np.array_equal(distance_buckets(32, 600), expected)
 
 
 def test_second_texts_have_types_of_their_own() -> None:
@@ -235,6 +313,6 @@ def test_a_bidirectional_decoder_is_refused_for_generation() -> None:
 
 def test_unknown_architectures_and_heads_name_what_is_supported() -> None:
     with pytest.raises(UnsupportedError, match=r"Bert, .*ForSequenceClassification"):
-        describe_pooling(HFConfig({"architectures": ["MPNetModel"]}))
+        describe_pooling(HFConfig({"architectures": ["ElectraModel"]}))
     with pytest.raises(UnsupportedError, match="head"):
         describe_pooling(HFConfig({**BERT, "architectures": ["NomicBertForSequenceClassification"]}))

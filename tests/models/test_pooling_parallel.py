@@ -26,13 +26,22 @@ from octavo.worker.input_builder import metadata_without_cache
 from tests.distributed.thread_executor import ThreadExecutor
 from tests.models.harness import ArrayWeights, PagedRun, hf_config, tensors_of
 from tests.models.test_parallel import native
-from tests.models.test_pooling_models import DECODERS, MODELS, build, make, run_packed, texts
+from tests.models.test_pooling_models import (
+    DECODERS,
+    MODELS,
+    build,
+    gte_first_names,
+    make,
+    run_packed,
+    states_of,
+    texts,
+)
 from tests.tiny_models import llama_config, write_tiny_model
 
 pytestmark = pytest.mark.skipif(native_facts() is None, reason="needs the native extension")
 
 
-def over_ranks(model: PreTrainedModel, tp_size: int, pp_size: int, uses_tape: bool) -> list[Float]:
+def over_ranks(model: PreTrainedModel, tp_size: int, pp_size: int, uses_tape: bool, tensors: Any = None) -> list[Float]:
     """Return the hidden states of all texts in one step, followed by the head's outputs of each, rank by rank."""
     meeting = Rendezvous()
     place = WorkerPlace(tp_size=tp_size, pp_size=pp_size, address=meeting.address, timeout_s=20)
@@ -45,7 +54,8 @@ def over_ranks(model: PreTrainedModel, tp_size: int, pp_size: int, uses_tape: bo
         groups = connect(replace(place, rank=rank))
         stage, num_stages = groups.pipeline.rank, groups.pipeline.size
         share = ModelShare(groups.tensor, stage, num_stages)
-        ours = build_pooling_model(hf_config(model), ArrayWeights(tensors_of(model)), (), native(), 128, share)
+        weights = ArrayWeights(tensors_of(model) if tensors is None else tensors)
+        ours = build_pooling_model(hf_config(model), weights, (), native(), 128, share)
         size = ours.facts.hidden_size
         limits = TapeLimits(256, 256, 256, size, 1, takes_hidden=stage > 0) if uses_tape else None
         bound = bind_model(ours, native(), {}, [()], limits, share.is_last and bool(ours.steps))
@@ -82,6 +92,13 @@ def test_encoders_give_the_bits_of_one_process(name: str) -> None:
             continue
         for result in over_ranks(model, tp_size, pp_size, uses_tape):
             np.testing.assert_array_equal(result, expected)
+
+
+def test_ranks_take_their_parts_of_fused_projections_in_either_order() -> None:
+    model = make(MODELS["gte-score"])
+    (expected,) = over_ranks(model, 1, 1, False, states_of(model))
+    for result in over_ranks(model, 3, 1, False, gte_first_names(states_of(model))):
+        np.testing.assert_array_equal(result, expected)
 
 
 def vectors(folder: Path, **options: Any) -> list[list[float]]:
