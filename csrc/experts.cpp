@@ -263,7 +263,7 @@ nb::object expert_inputs(nb::handle x_array, nb::handle logits_array, const Rout
     const Experts experts = read_experts(weights, bias);
     check_expert_inputs(experts, x.columns, logits.columns);
     const Routing routing = read_routing(routing_tuple, experts.count());
-    const Function function = activation_named(kind);
+    const Function function = gated_activation_named(kind);
     NewArray<float> out = new_array<float>({x.rows, routing.top_k * experts.out_features() / 2});
     nb::gil_scoped_release nogil;
     run_expert_inputs(x, logits, routing, experts, function, out.data);

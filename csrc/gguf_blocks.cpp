@@ -193,6 +193,19 @@ void read_iq4_xs(Bytes block, std::int64_t num_blocks, const QuantRow& row) {
     }
 }
 
+// 4-bit floats, which twice their value makes whole, with an exponent of two for 32 of them.
+void read_mxfp4(Bytes block, std::int64_t num_blocks, const QuantRow& row) {
+    static constexpr std::int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    for (std::int64_t b = 0; b < num_blocks; ++b, block += 17) {
+        const std::uint32_t exponent = block[0];
+        const std::uint32_t half_scale = exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23;
+        std::memcpy(row.scales + 4 * b, &half_scale, 4);
+        std::uint8_t* codes = row.codes + 32 * b;
+        for (int i = 0; i < 16; ++i) codes[i] = static_cast<std::uint8_t>(128 + kDoubled[block[1 + i] & 15]);
+        for (int i = 0; i < 16; ++i) codes[16 + i] = static_cast<std::uint8_t>(128 + kDoubled[block[1 + i] >> 4]);
+    }
+}
+
 constexpr BlockType kBlockTypes[] = {
     {"Q4_0", 32, 18, {4, 32, ScaleKind::half, false}, read_q4_0},
     {"Q4_1", 32, 20, {4, 32, ScaleKind::half, true}, read_q4_1},
@@ -205,6 +218,7 @@ constexpr BlockType kBlockTypes[] = {
     {"Q5_K", 256, 176, {8, 32, ScaleKind::coarse, true}, read_q5_k},
     {"Q6_K", 256, 210, {8, 16, ScaleKind::coarse, false}, read_q6_k},
     {"IQ4_NL", 32, 18, {8, 32, ScaleKind::half, false}, read_iq4_nl},
+    {"MXFP4", 32, 17, {8, 32, ScaleKind::single, false}, read_mxfp4},
     {"IQ4_XS", 256, 136, {8, 32, ScaleKind::coarse, false}, read_iq4_xs},
 };
 

@@ -105,6 +105,10 @@ Function activation_named(const char* name) {
     raise_value_error("activation must be one of silu, gelu, gelu_tanh, relu, relu2, got '%.100s'", name);
 }
 
+Function gated_activation_named(const char* name) {
+    return std::strcmp(name, "clamped_swiglu") == 0 ? Function::clamped_swiglu : activation_named(name);
+}
+
 Matrix<const float> read_cos_sin(nb::handle array, std::int64_t head_dim) {
     const Matrix<const float> cos_sin = read_matrix<float>(array, "cos_sin");
     if (cos_sin.columns % 2 != 0 || cos_sin.columns > head_dim) {
@@ -189,7 +193,7 @@ nb::object activation(nb::handle x_array, const char* kind) {
 }
 
 nb::object act_and_mul(nb::handle x_array, const char* kind) {
-    const Function function = activation_named(kind);
+    const Function function = gated_activation_named(kind);
     const Matrix<const float> x = read_matrix<float>(x_array, "x");
     if (x.columns % 2 != 0) {
         raise_value_error("x must have an even number of columns (gate and up), got %lld", static_cast<long long>(x.columns));

@@ -17,8 +17,9 @@ void run_map(const Rows& x, Function function, float parameter, float* out);
 void run_act_and_mul(const Matrix<const float>& x, Function function, float* out);
 void run_rope(const Tensor3<const float>& x, const std::int32_t* positions, const Matrix<const float>& cos_sin, float* out);
 
-// Raises ValueError for an unknown name.
+// Raise ValueError for an unknown name, and the first one for an activation that is of act_and_mul alone.
 Function activation_named(const char* name);
+Function gated_activation_named(const char* name);
 
 // Raises ValueError unless the table's rows can rotate heads of head_dim.
 Matrix<const float> read_cos_sin(nb::handle array, std::int64_t head_dim);

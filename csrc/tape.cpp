@@ -79,7 +79,7 @@ class Tape {
         const Experts experts = hold_experts(weights, bias);
         check_expert_inputs(experts, view(x).columns, view(logits).columns);
         const Routing routing = read_routing(routing_tuple, experts.count());
-        record("expert_inputs", [=, from = view(x), by = view(logits), to = view(out), function = activation_named(kind.c_str())](const Step& step) {
+        record("expert_inputs", [=, from = view(x), by = view(logits), to = view(out), function = gated_activation_named(kind.c_str())](const Step& step) {
             run_expert_inputs(matrix(step, from), matrix(step, by), routing, experts, function, address(step, to));
         });
     }
@@ -162,7 +162,7 @@ class Tape {
     }
 
     void act_and_mul(ViewTuple x, ViewTuple out, const std::string& kind) {
-        record("act_and_mul", [this, function = activation_named(kind.c_str()), from = view(x), to = view(out)](const Step& step) {
+        record("act_and_mul", [this, function = gated_activation_named(kind.c_str()), from = view(x), to = view(out)](const Step& step) {
             run_act_and_mul(matrix(step, from), function, address(step, to));
         });
     }

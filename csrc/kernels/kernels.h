@@ -13,7 +13,8 @@
 namespace octavo {
 
 // Element-wise functions of one argument; `parameter` of Kernels::map is the factor of scale and the cap of softcap.
-enum class Function { silu, gelu, gelu_tanh, relu, relu2, scale, softcap };
+// clamped_swiglu: only between a gate and what it is for.
+enum class Function { silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu, scale, softcap };
 
 // How the elements of a float matrix are stored; products and sums are float32 with all of them.
 enum class ElementKind { float32, float16, bfloat16 };

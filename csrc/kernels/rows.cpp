@@ -52,6 +52,20 @@ OCTAVO_INLINE Vec apply(Vec x, Vec parameter) {
         case Function::relu2: return mul(max(zero, x), max(zero, x));
         case Function::scale: return mul(x, parameter);
         case Function::softcap: return mul(parameter, tanh(div(x, parameter)));
+        case Function::clamped_swiglu: return x;  // see multiply_by_gate
+    }
+}
+
+template <Function function>
+OCTAVO_INLINE Vec multiply_by_gate(Vec gate, Vec up) {
+    if constexpr (function == Function::clamped_swiglu) {
+        // min(g, 7) sigmoid(1.702 min(g, 7)) (clamp(u, -7, 7) + 1); operands in the order in which NaNs come through
+        const Vec one = set(1.0f);
+        gate = min(set(7.0f), gate);
+        up = max(set(-7.0f), min(set(7.0f), up));
+        return mul(add(up, one), div(gate, add(one, exp(mul(gate, set(-1.702f))))));
+    } else {
+        return mul(apply<function>(gate, set(0.0f)), up);
     }
 }
 
@@ -64,7 +78,7 @@ void map_row(const float* x, float parameter, std::int64_t n, float* out) {
 template <Function function>
 void map_and_mul_row(const float* gate, const float* up, std::int64_t n, float* out) {
     for_each_vector(n, [&](std::int64_t i, auto read, auto write) {
-        write(out + i, mul(apply<function>(read(gate + i), set(0.0f)), read(up + i)));
+        write(out + i, multiply_by_gate<function>(read(gate + i), read(up + i)));
     });
 }
 
@@ -116,6 +130,7 @@ void map(Function function, const float* x, float parameter, std::int64_t n, flo
         case Function::relu2: return map_row<Function::relu2>(x, parameter, n, out);
         case Function::scale: return map_row<Function::scale>(x, parameter, n, out);
         case Function::softcap: return map_row<Function::softcap>(x, parameter, n, out);
+        case Function::clamped_swiglu: return;  // the border refuses it
     }
 }
 
@@ -126,6 +141,7 @@ void map_and_mul(Function function, const float* gate, const float* up, std::int
         case Function::gelu_tanh: return map_and_mul_row<Function::gelu_tanh>(gate, up, n, out);
         case Function::relu: return map_and_mul_row<Function::relu>(gate, up, n, out);
         case Function::relu2: return map_and_mul_row<Function::relu2>(gate, up, n, out);
+        case Function::clamped_swiglu: return map_and_mul_row<Function::clamped_swiglu>(gate, up, n, out);
         case Function::scale:
         case Function::softcap: return;  // not activations: the border refuses them
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
 from octavo.layers.linear import Linear
 from octavo.loader.compact import CompactMatrix
-from octavo.loader.cut import ColumnCut
+from octavo.loader.cut import ColumnCut, as_slice
 from octavo.loader.weights import HostTensor, WeightSource
 from octavo.ops.interface import ExpertWeights, Float, Int, Ops, Weight
 
@@ -61,7 +62,7 @@ class Parameters:
             if columns is not None:
                 tensor = ColumnCut(tensor, columns)
             vector = self.vector(f"{name}.bias", size) if bias else None
-            matrices += self._pieces(tensor, None if shares is None else shares[index])
+            matrices += _pieces(tensor, self.transposed, None if shares is None else shares[index])
             if vector is not None:
                 pieces = [range(size)] if shares is None else shares[index]
                 biases += [vector[rows.start : rows.stop] for rows in pieces]
@@ -74,36 +75,53 @@ class Parameters:
         in_features: int,
         count: int,
         shares: Sequence[Sequence[range]] | None = None,
+        bias: bool = False,
     ) -> ExpertWeights:
         """Stack projections of one input for each expert.
 
         names: with "{expert}" for its number, or of a tensor [count, out, in] of all; the latter also where the source
-            has the former's without "{expert}."
+            has the former's without "{expert}."; or of a tensor [count, in, out], called by this name alone
+        bias: each has one
         """
         stacks = [self._stack(name, (count, size, in_features)) for name, size in zip(names, out_sizes, strict=True)]
         weights = []
         for own in zip(*stacks, strict=True):
             matrices: list[Float | CompactMatrix] = []
-            for index, tensor in enumerate(own):
-                matrices += self._pieces(tensor, None if shares is None else shares[index])
+            for index, (tensor, transposed) in enumerate(own):
+                matrices += _pieces(tensor, transposed, None if shares is None else shares[index])
             weights.append(self.ops.pack(matrices))
-        return ExpertWeights(tuple(weights))
+        if not bias:
+            return ExpertWeights(tuple(weights))
+        biases = []
+        for index, (name, size) in enumerate(zip(names, out_sizes, strict=True)):
+            vectors = self.source.get(self._bias_of(name), (count, size)).float32()
+            biases += [vectors[:, as_slice(rows)] for rows in ([range(size)] if shares is None else shares[index])]
+        return ExpertWeights(tuple(weights), np.concatenate(biases, axis=1))
 
-    def _stack(self, name: str, shape: tuple[int, int, int]) -> Iterable[HostTensor]:
+    def _bias_of(self, name: str) -> str:
+        return f"{name}_bias" if self.source.has(name) else f"{name}.bias"
+
+    def _stack(self, name: str, shape: tuple[int, int, int]) -> Iterable[tuple[HostTensor, bool]]:
+        """Return each expert's matrix, and whether it is stored [in, out]."""
+        count, out_features, in_features = shape
         whole = name.replace("{expert}.", "")
+        if self.source.has(name):
+            return zip(self.source.stack(name, (count, in_features, out_features)), repeat(True), strict=False)
         if whole == name or self.source.has(f"{whole}.weight"):
-            return self.source.stack(f"{whole}.weight", shape)
-        return (self._tensor(name.format(expert=expert), *shape[1:]) for expert in range(shape[0]))
-
-    def _pieces(self, tensor: HostTensor, shares: Sequence[range] | None) -> list[Float | CompactMatrix]:
-        """Return a matrix, or the output features of it that are wanted, piece by piece."""
-        if shares is None:
-            return [_matrix(tensor, self.transposed)]
-        return [_matrix(tensor.cut(rows, self.transposed)) for rows in shares if rows]
+            return zip(self.source.stack(f"{whole}.weight", shape), repeat(False), strict=False)
+        names = (name.format(expert=expert) for expert in range(count))
+        return ((self._tensor(each, out_features, in_features), False) for each in names)
 
     def _tensor(self, name: str, out_features: int, in_features: int) -> HostTensor:
         shape = (in_features, out_features) if self.transposed else (out_features, in_features)
         return self.source.get(f"{name}.weight", shape)
+
+
+def _pieces(tensor: HostTensor, transposed: bool, shares: Sequence[range] | None) -> list[Float | CompactMatrix]:
+    """Return a matrix, or the output features of it that are wanted, piece by piece."""
+    if shares is None:
+        return [_matrix(tensor, transposed)]
+    return [_matrix(tensor.cut(rows, transposed)) for rows in shares if rows]
 
 
 def _matrix(tensor: HostTensor, transposed: bool = False) -> Float | CompactMatrix:

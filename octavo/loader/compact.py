@@ -26,6 +26,7 @@ GROUP_SIZES = {
     "Q6_K": 16,
     "IQ4_NL": 32,
     "IQ4_XS": 32,
+    "MXFP4": 32,
 }  # fmt: skip
 
 

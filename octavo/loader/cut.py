@@ -13,7 +13,7 @@ from octavo.loader.weights import HostTensor
 
 @dataclass(frozen=True)
 class CutTensor:
-    """Some output features of a matrix, [out, in]. transposed: it is stored [in, out]."""
+    """Some output features of a matrix, [out, in]; rows may have a step. transposed: it is stored [in, out]."""
 
     inner: HostTensor
     rows: range
@@ -25,11 +25,11 @@ class CutTensor:
 
     def float32(self) -> NDArray[np.float32]:
         whole = self.inner.float32()
-        return np.ascontiguousarray((whole.T if self.transposed else whole)[self.rows.start : self.rows.stop])
+        return np.ascontiguousarray((whole.T if self.transposed else whole)[as_slice(self.rows)])
 
     def compact(self, transposed: bool = False) -> CompactMatrix | NDArray[np.float32] | None:
         whole = None if transposed else self.inner.compact(self.transposed)
-        return None if whole is None else _cut_matrix(whole, slice(self.rows.start, self.rows.stop))
+        return None if whole is None else _cut_matrix(whole, as_slice(self.rows))
 
     def cut(self, rows: range, transposed: bool = False) -> HostTensor:
         return CutTensor(self, rows, transposed)
@@ -57,6 +57,10 @@ class ColumnCut:
 
     def cut(self, rows: range, transposed: bool = False) -> HostTensor:
         return CutTensor(self, rows, transposed)
+
+
+def as_slice(rows: range) -> slice:
+    return slice(rows.start, rows.stop, rows.step)
 
 
 def _cut_matrix(matrix: CompactMatrix | NDArray[np.float32], rows: slice) -> CompactMatrix | NDArray[np.float32]:

@@ -17,6 +17,7 @@ class ExpertsConfig:
     intermediate_size: of each expert; shared_size: of one more that all tokens go to, 0 where there is none
     routing: but for its bias, which has_routing_bias says to be in the checkpoint
     has_shared_gate: the shared expert's output is multiplied by the sigmoid of a projection
+    has_biases: router and experts have them
     """
 
     count: int
@@ -25,6 +26,7 @@ class ExpertsConfig:
     has_routing_bias: bool = False
     shared_size: int = 0
     has_shared_gate: bool = False
+    has_biases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class DecoderConfig:
     alibi_max_bias: see `octavo.layers.alibi`; None where the model has no ALiBi
     embedding_scale, residual_scale, logits_scale: factors on embeddings, on each block's output, on logits
     logits_softcap, attention_softcap: c in c * tanh(x / c)
+    has_sinks: every head has a score that takes part in the softmax without a value
     num_draft_layers: how many layers a checkpoint has behind these that only guess further tokens, and are not read
     bidirectional: tokens see later ones too; such a model makes embeddings, and cannot generate
     """
@@ -87,6 +90,7 @@ class DecoderConfig:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     attention_softcap: float | None = None
+    has_sinks: bool = False
     num_draft_layers: int = 0
     bidirectional: bool = False
 
@@ -110,6 +114,7 @@ class ExpertNames:
     """The same for a layer's mixture of experts.
 
     gate_up, down: see `Parameters.experts` for "{expert}"; routing_bias: its full name
+    interleaves: gate_up is one name, of a tensor with a row of one and of the other in turn
     split_gate_up, split_shared_gate_up: the names in GGUF files, where conversions split what is one tensor else
     """
 
@@ -120,6 +125,7 @@ class ExpertNames:
     shared_gate_up: tuple[str, ...] = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
     shared_down: str = "mlp.shared_experts.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
+    interleaves: bool = False
     split_gate_up: tuple[str, ...] = ()
     split_shared_gate_up: tuple[str, ...] = ()
 
@@ -132,6 +138,7 @@ class WeightNames:
     qkv, gate_up: one name when the checkpoint stores the projections fused, else one for each part
     qkv_by_head: the fused projection holds a head's query, key and value, then the next head's
     mlp_norm: the norm before the MLP, whatever the checkpoint calls it
+    sinks: a full name
     transposed: projections are stored [in, out]
     harmless: regular expressions for tensors that a checkpoint may have and the model does not need
     """
@@ -148,6 +155,7 @@ class WeightNames:
     attention_output: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     input_norm: str = "input_layernorm"

@@ -222,6 +222,7 @@ class DecoderLoading:
             sliding_window=layer.sliding_window,
             softcap=config.attention_softcap,
             alibi_slopes=self._alibi_slopes(heads.query),
+            sinks=self._sinks(prefix, heads.query),
             dealt=self._dealt_attention(all_heads),
         )
         return EncoderAttention.like(attention) if config.bidirectional else attention
@@ -237,6 +238,11 @@ class DecoderLoading:
         if self.config.alibi_max_bias is None:
             return None
         return alibi_slopes(self.config.num_heads, self.config.alibi_max_bias)[heads.start : heads.stop]
+
+    def _sinks(self, prefix: str, heads: range) -> Float | None:
+        if not self.config.has_sinks:
+            return None
+        return self.parameters.vector(prefix + self.names.sinks, self.config.num_heads)[heads.start : heads.stop]
 
     def _qk_norm(self, prefix: str, heads: HeadShare) -> QKNorm | None:
         config, names = self.config, self.names
@@ -255,7 +261,7 @@ class DecoderLoading:
         if experts is None:
             return self._mlp(prefix, self.names.gate_up, self.names.down, self.config.intermediate_size)
         names = self.names.experts
-        loading = ExpertLoading(self.config, self.parameters, self.share)
+        loading = ExpertLoading(self.config, self.parameters, self.share, names.interleaves)
         gate_up = self._gate_up(prefix, names.gate_up, names.split_gate_up)
         routed = loading.experts(
             experts, prefix + names.router, prefix + names.routing_bias, gate_up, prefix + names.down
@@ -270,7 +276,7 @@ class DecoderLoading:
 
     def _gate_up(self, prefix: str, names: tuple[str, ...], split: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that the checkpoint has."""
-        is_split = bool(split) and not self.parameters.source.has(f"{prefix}{names[0]}.weight")
+        is_split = bool(split) and self.parameters.source.has(f"{prefix}{split[0]}.weight")
         return tuple(prefix + name for name in (split if is_split else names))
 
     def _mlp(self, prefix: str, gate_up: tuple[str, ...], down_name: str, size: int) -> MLP:

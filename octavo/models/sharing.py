@@ -145,6 +145,7 @@ def check_context_parallel(config: DecoderConfig, tp_size: int, dcp_size: int) -
         "sliding windows": any(layer.sliding_window is not None for layer in config.layers),
         "a soft cap on its attention scores": config.attention_softcap is not None,
         "scores that fall with the distance (ALiBi)": config.alibi_max_bias is not None,
+        "attention sinks": config.has_sinks,
     }
     for obstacle, is_there in obstacles.items():
         if is_there:

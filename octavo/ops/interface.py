@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float32]
 Int = NDArray[np.int32]
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+# "clamped_swiglu" has no value without an `up`, see `Ops.act_and_mul`
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
 
 
 class Weight(Protocol):
@@ -294,7 +295,10 @@ class Ops(SamplingOps, AdapterOps, ExpertOps, Protocol):
         """Return the activation of x [T, I], element by element."""
 
     def act_and_mul(self, x: Float, kind: Activation) -> Float:
-        """Return act(x[:, :I]) * x[:, I:]: x [T, 2I]; result [T, I]."""
+        """Return act(x[:, :I]) * x[:, I:]: x [T, 2I]; result [T, I].
+
+        clamped_swiglu (gpt-oss): with g = min(x[:, :I], 7) and u = x[:, I:] within -7 .. 7, g sigmoid(1.702 g) (u + 1).
+        """
 
     # -- attention -------------------------------------------------------------------------------------------------
 

@@ -178,8 +178,12 @@ class ReferenceOps:
         check_array("x", x, (None, None))
         if x.shape[1] % 2:
             raise ValueError(f"x must have an even number of columns (gate and up), got {x.shape[1]}")
-        half = x.shape[1] // 2
-        return _activate(x[:, :half], kind) * x[:, half:]
+        gate, up = np.split(x, 2, axis=1)
+        if kind != "clamped_swiglu":
+            return _activate(gate, kind) * up
+        gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
+        slope = np.float32(1.702)
+        return _silu(gate * slope) / slope * (up + np.float32(1))
 
     # -- attention -------------------------------------------------------------------------------------------------
 

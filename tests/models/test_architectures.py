@@ -14,6 +14,7 @@ from transformers import (
     Gemma3TextConfig,
     Glm4MoeConfig,
     GPT2Config,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
     GraniteMoeSharedConfig,
@@ -147,6 +148,24 @@ CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
     "glm4-moe-options": lambda: Glm4MoeConfig(**TINY, **DEEPSEEK_EXPERTS, norm_topk_prob=False),
     "dots1": lambda: Dots1Config(
         **TINY, **SLIDING, **DEEPSEEK_EXPERTS, first_k_dense_replace=0, max_window_layers=1, norm_topk_prob=True
+    ),
+    "gpt-oss": lambda: GptOssConfig(
+        **TINY,
+        **SLIDING,
+        head_dim=24,
+        num_local_experts=6,
+        num_experts_per_tok=3,
+        rope_parameters=_rope("yarn", factor=8.0, original_max_position_embeddings=32, truncate=False),
+    ),
+    "gpt-oss-plain": lambda: GptOssConfig(
+        **TINY,
+        **SLIDING,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        attention_bias=False,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
     ),
     "bloom": lambda: BloomConfig(vocab_size=97, hidden_size=72, n_layer=3, n_head=6, seq_length=128),
     "mpt": lambda: MptConfig(vocab_size=97, d_model=64, n_heads=4, n_layers=3, max_seq_len=128, eos_token_id=2),
