@@ -244,21 +244,41 @@ class Expander:
             for other_index, other in enumerate(in_context):
                 if other_index == index or part.is_never or other.is_never:
                     continue
-                part = fewer_objects(self.outside(part, other, parts[other_index], place), in_context[index])
+                part = fewer_objects(self.outside(part, parts[other_index], place), in_context[index])
             result = unite_shapes(result, part, self.budget, *place)
         return result
 
-    def outside(self, part: Shapes, other: Shapes, whole_other: Shapes, place: tuple[str, str]) -> Shapes:
+    def outside(self, part: Shapes, other: Shapes, place: tuple[str, str]) -> Shapes:
         """Return the values of `part` that are not in `other`; shapes without a common value stay as they are."""
-        complement: Shapes | None = None
+        excluded = pieces_of(other)
         result = NOTHING
         for piece in pieces_of(part):
-            outside = piece
-            if not self.are_apart(piece, other, place):
-                complement = complement or negate_shapes(whole_other, self.budget, *place)
-                outside = self.without_empty(intersect_shapes(piece, complement, self.budget, *place))
-            result = unite_shapes(result, outside, self.budget, *place)
+            left = piece
+            for one in excluded:
+                if left.is_never or self.are_apart(left, one, place):
+                    continue
+                tagged = self.tagged(left, one)
+                if tagged is None:
+                    complement = negate_shapes(one, self.budget, *place)
+                    tagged = self.without_empty(intersect_shapes(left, complement, self.budget, *place))
+                left = fewer_objects(tagged, piece)
+            result = unite_shapes(result, left, self.budget, *place)
         return result
+
+    def tagged(self, piece: Shapes, other: Shapes) -> Shapes | None:
+        """Demand a property whose values tell objects from those of `other`; None if there is none in both."""
+        if len(piece.objects) != 1 or not other.objects:
+            return None
+        (shape,), (rival,) = piece.objects, other.objects
+        if isinstance(shape, Opaque) or isinstance(rival, Opaque):
+            return None
+        theirs = dict(rival.properties)
+        for name, terms in shape.properties:
+            values = terms, theirs.get(name, ANY)
+            if self.is_empty(both(*values)) and not any(map(self.is_empty, values)):
+                required = tuple(dict.fromkeys((*shape.required, name)))
+                return replace(piece, objects=(replace(shape, required=required),), tightened=True)
+        return None
 
     def are_apart(self, piece: Shapes, other: Shapes, place: tuple[str, str]) -> bool:
         """Tell whether surely no value is in both."""

@@ -11,6 +11,7 @@ from octavo.structured.json_schema.limits import MAX_ALTERNATIVES, Budget
 from octavo.structured.json_schema.numbers import number_in_shape, number_shape_is_empty
 from octavo.structured.json_schema.shapes import (
     ANY,
+    NEVER,
     ArrayShape,
     Conjunction,
     Evaluated,
@@ -229,7 +230,8 @@ def intersect_objects(first: ObjectShape, second: ObjectShape) -> ObjectShape | 
     )
     if shape.high is not None and max(shape.low, len(shape.required)) > shape.high:
         return None
-    return shape
+    impossible = {name for name, terms in shape.properties if terms == NEVER}
+    return None if impossible.intersection(shape.required) else shape
 
 
 def value_by_rules(rules: tuple[NameRules, ...], name: str) -> Conjunction:

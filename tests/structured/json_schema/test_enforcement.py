@@ -141,6 +141,23 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     ({"oneOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"}, f"q{i}": {"type": "integer"}},
                  "required": [f"p{i}", f"q{i}"]} for i in range(12)]},
      ['{"p3":"a","q3":1}', '{"p0":"","q0":0}'], ['{"p3":"a"}', '{"p3":"a","q3":1,"p4":"a","q4":1}']),
+    # a tag with a default, as pydantic writes it: it is there, since without it an object may fit several
+    ({"oneOf": [{"type": "object", "properties": {"kind": {"const": f"k{i}", "default": f"k{i}"}, "size": {
+        "type": "object", "properties": {f"x{i}": {"type": "number"}, "w": {"type": "number"}, "v": {"type": "string"}},
+        "required": ["w", "v"]}}, "required": ["size"]} for i in range(8)]},
+     ['{"kind":"k3","size":{"x3":1,"w":1,"v":"s"}}'],
+     ['{"size":{"w":1,"v":"s"}}', '{"kind":"k9","size":{"w":1,"v":"s"}}', '{"kind":"k3","size":{"w":1}}']),
+    # a branch of many shapes is taken away one shape after the other
+    ({"oneOf": [{"type": "object", "required": ["$ref"], "properties": {"$ref": {"type": "string"}}},
+                {"anyOf": [{"type": "object", "required": ["type", "in"], "properties": {
+                    "type": {"const": f"t{i}"}, "in": {"enum": ["a", "b"]}, "$ref": {"type": "string"},
+                    f"y{i}": {"type": "string"}}, "additionalProperties": {"type": "integer"}} for i in range(9)]}]},
+     ['{"$ref":"x"}', '{"type":"t1","in":"a"}', '{"type":"t1","in":"b","y1":"s","y2":3}'],
+     ['{"in":"a"}', '{"$ref":"x","type":"t1","in":"a"}', '{"type":"t1","in":"b","y2":"s"}']),
+    # two that come together or not at all
+    ({"type": "object", "dependentRequired": {name: [other] for i in range(6)
+      for name, other in ((f"a{i}", f"b{i}"), (f"b{i}", f"a{i}"))}},
+     ["{}", '{"a0":1,"b0":1}', '{"a1":1,"b1":1,"a5":1,"b5":1}'], ['{"a0":1}', '{"a0":1,"b0":1,"b5":1}']),
     ({"oneOf": [{"type": "object", "additionalProperties": {"type": "string"}},
                 {"type": "object", "properties": {"secure": {"type": "string"}}, "required": ["secure"]}]},
      ['{"a":"b"}', "{}"], ['{"secure":"x"}']),
