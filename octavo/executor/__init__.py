@@ -1,1 +1,1 @@
-"""How workers are reached: in this process, later also in others. Knows no scheduling and no arrays."""
+"""How workers are reached: in this process or in others. Knows no scheduling and no arrays."""

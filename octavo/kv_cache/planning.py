@@ -7,7 +7,8 @@ layers that is one full group, five sliding groups, three tensors, and six layer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -35,13 +36,13 @@ def plan_kv_cache(
     memory_bytes: int,
     cache_config: CacheConfig,
     max_model_len: int,
-    max_step_tokens: int | None = None,
+    max_step_tokens: int,
     all_specs: Mapping[str, KVCacheSpec] | None = None,
 ) -> KVCacheConfig:
     """Plan the KV cache of one worker whose layers store `specs` (layer name -> spec, in layer order).
 
     max_step_tokens: tokens that one step adds to a sequence (max_num_batched_tokens + lookahead); bounds what a
-        sliding window holds; None: a whole sequence at once
+        sliding window holds
     all_specs: layers of all workers, where others have other layers: groups are the same everywhere
     A model without a cache (an encoder) gets no groups, and nothing but the null block.
     Raises ConfigError if one sequence of max_model_len tokens does not fit, unless num_blocks_override is set.
@@ -52,7 +53,7 @@ def plan_kv_cache(
     num_blocks = cache_config.num_blocks_override
     if num_blocks is None:
         num_blocks = memory_bytes // layout.bytes_per_block
-        needed = 1 + _blocks_per_sequence(layout.groups, max_model_len, max_step_tokens or max_model_len)
+        needed = 1 + _blocks_per_sequence(layout.groups, max_model_len, max_step_tokens)
         if num_blocks < needed:
             longest = fit_max_model_len(specs, memory_bytes, cache_config, max_model_len, max_step_tokens, all_specs)
             raise ConfigError(
@@ -71,7 +72,7 @@ def fit_max_model_len(
     memory_bytes: int,
     cache_config: CacheConfig,
     max_model_len: int,
-    max_step_tokens: int | None = None,
+    max_step_tokens: int,
     all_specs: Mapping[str, KVCacheSpec] | None = None,
 ) -> int:
     """Return the longest length up to max_model_len of which one sequence fits into memory_bytes; 0 if none does."""
@@ -81,19 +82,12 @@ def fit_max_model_len(
     def fits(length: int) -> bool:
         layout = _lay_out(specs, cache_config, length, all_specs)
         available = cache_config.num_blocks_override or memory_bytes // layout.bytes_per_block
-        return 1 + _blocks_per_sequence(layout.groups, length, max_step_tokens or length) <= available
+        return 1 + _blocks_per_sequence(layout.groups, length, max_step_tokens) <= available
 
-    fitting, too_long = 0, max_model_len + 1
-    while too_long - fitting > 1:
-        middle = (fitting + too_long) // 2
-        if fits(middle):
-            fitting = middle
-        else:
-            too_long = middle
-    return fitting
+    return _longest(fits, max_model_len + 1)
 
 
-def max_request_tokens(config: KVCacheConfig, max_step_tokens: int | None = None) -> int:
+def max_request_tokens(config: KVCacheConfig, max_step_tokens: int) -> int:
     """Return the length of the longest sequence that the planned cache can hold alone.
 
     The input side refuses prompts that are not shorter; the scheduler ends sequences there.
@@ -101,16 +95,13 @@ def max_request_tokens(config: KVCacheConfig, max_step_tokens: int | None = None
     if not config.groups:
         return UNBOUNDED_TOKENS
     usable = config.num_blocks - 1
-    fitting, too_long = 0, usable * max(group.spec.block_size for group in config.groups) + 1
-    if _blocks_per_sequence(config.groups, too_long, max_step_tokens or too_long) <= usable:
-        too_long = UNBOUNDED_TOKENS  # only sliding windows: no length is too long
-    while too_long - fitting > 1:
-        middle = (fitting + too_long) // 2
-        if _blocks_per_sequence(config.groups, middle, max_step_tokens or middle) <= usable:
-            fitting = middle
-        else:
-            too_long = middle
-    return fitting
+
+    def fits(length: int) -> bool:
+        return _blocks_per_sequence(config.groups, length, max_step_tokens) <= usable
+
+    too_long = usable * max(group.spec.block_size for group in config.groups) + 1
+    # with nothing but sliding windows no length is too long
+    return _longest(fits, UNBOUNDED_TOKENS if fits(too_long) else too_long)
 
 
 def unify_plans(plans: Sequence[KVCacheConfig]) -> list[KVCacheConfig]:
@@ -228,6 +219,11 @@ def _layers_by_spec(specs: Mapping[str, KVCacheSpec]) -> dict[KVCacheSpec, list[
 def _group_size(num_layers_by_kind: Sequence[int]) -> int:
     smallest, largest = min(num_layers_by_kind), max(num_layers_by_kind)
     return largest if largest < smallest * NEARLY_EQUAL else smallest
+
+
+def _longest(fits: Callable[[int], bool], too_long: int) -> int:
+    """Return the greatest length below too_long that fits, as all below it do; 0 if none does."""
+    return bisect_left(range(1, too_long), True, key=lambda length: not fits(length))
 
 
 def _blocks_per_sequence(groups: Sequence[KVCacheGroupSpec], num_tokens: int, max_step_tokens: int) -> int:

@@ -99,7 +99,7 @@ class SamplingParams(
     logprob_token_ids: report these ids instead of the most likely
     flat_logprobs: accepted; results are the same sequences either way
     logit_bias: {token id: addend}, clamped to +-100
-    extra_args: read by custom logits processors and connectors
+    extra_args: read by custom logits processors
     skip_reading_prefix_cache: None = only when prompt logprobs are asked for
     thinking_token_budget: most tokens of reasoning; then its end is forced. -1 = no limit
     """

@@ -38,7 +38,7 @@ def check_plan(plan, specs):
 
 def test_equal_layers_make_one_group_with_a_tensor_each():
     specs = {f"layer{i}": FULL for i in range(30)}
-    plan = plan_kv_cache(specs, 1000 * 30 * PAGE + 5, CACHE, 2048)
+    plan = plan_kv_cache(specs, 1000 * 30 * PAGE + 5, CACHE, 2048, 1024)
     check_plan(plan, specs)
     assert (plan.num_blocks, len(plan.groups), len(plan.tensors)) == (1000, 1, 30)
 
@@ -85,21 +85,21 @@ def test_pages_that_do_not_divide_get_tensors_of_their_own():
 
 
 def test_hybrid_switched_off_stores_windows_like_full_layers():
-    plan = plan_kv_cache(gemma(), 4000 * 18 * PAGE, replace(CACHE, enable_hybrid=False), 8192)
+    plan = plan_kv_cache(gemma(), 4000 * 18 * PAGE, replace(CACHE, enable_hybrid=False), 8192, 1024)
     assert [type(group.spec) for group in plan.groups] == [FullAttentionSpec]
     assert (plan.num_blocks, len(plan.tensors)) == (4000, 18)
 
 
 def test_window_that_covers_the_model_length_is_stored_like_full():
-    assert len(plan_kv_cache(gemma(), 10**9, CACHE, 512).groups) == 1
-    assert len(plan_kv_cache(gemma(), 10**9, CACHE, 513).groups) == 6
+    assert len(plan_kv_cache(gemma(), 10**9, CACHE, 512, 1024).groups) == 1
+    assert len(plan_kv_cache(gemma(), 10**9, CACHE, 513, 1024).groups) == 6
 
 
 def test_too_little_memory_names_bytes_and_the_length_that_fits():
     specs = {f"layer{i}": FULL for i in range(4)}
     memory = 40 * 4 * PAGE
     with pytest.raises(ConfigError) as error:
-        plan_kv_cache(specs, memory, CACHE, 1024)
+        plan_kv_cache(specs, memory, CACHE, 1024, 1024)
     needed = (1024 // 16 + 1) * 4 * PAGE
     assert f"{needed:,}" in str(error.value)
     assert f"{memory:,}" in str(error.value)
@@ -129,21 +129,21 @@ def test_windows_need_memory_for_their_window_and_one_step_only():
 
 
 def test_longest_request_of_a_full_cache():
-    plan = plan_kv_cache({"layer0": FULL}, 0, replace(CACHE, num_blocks_override=11), 2048)
+    plan = plan_kv_cache({"layer0": FULL}, 0, replace(CACHE, num_blocks_override=11), 2048, 1024)
     assert plan.num_blocks == 11
-    assert max_request_tokens(plan) == 160
+    assert max_request_tokens(plan, 1024) == 160
 
 
 def test_block_override_below_two_is_refused():
     with pytest.raises(ConfigError, match="at least 2"):
-        plan_kv_cache({"layer0": FULL}, 0, replace(CACHE, num_blocks_override=1), 2048)
+        plan_kv_cache({"layer0": FULL}, 0, replace(CACHE, num_blocks_override=1), 2048, 1024)
 
 
 def test_model_without_a_cache_gets_none_and_bounds_no_length():
-    plan = plan_kv_cache({}, 10**9, CACHE, 100)
+    plan = plan_kv_cache({}, 10**9, CACHE, 100, 1024)
     assert plan.groups == plan.tensors == ()
-    assert fit_max_model_len({}, 0, CACHE, 100) == 100
-    assert max_request_tokens(plan) > 10**9
+    assert fit_max_model_len({}, 0, CACHE, 100, 1024) == 100
+    assert max_request_tokens(plan, 1024) > 10**9
 
 
 def test_workers_take_the_smallest_number_of_blocks():

@@ -25,7 +25,7 @@ def runner(tmp_path_factory):
     resolved = resolve(EngineArgs(model=str(folder), max_num_seqs=2, max_model_len=64))
     runner = ModelRunner(resolved.config, select_ops())
     runner.load_model(resolved.checkpoint)
-    plan = plan_kv_cache(runner.kv_cache_specs(), 2**20, resolved.config.cache, 64)
+    plan = plan_kv_cache(runner.kv_cache_specs(), 2**20, resolved.config.cache, 64, 64)
     runner.initialize_kv_cache(plan, 64)
     return runner
 
