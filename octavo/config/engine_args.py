@@ -262,6 +262,71 @@ UNSUPPORTED_OPTIONS: Unbuilt = {
     "enable_log_requests": ((False,), "the server logs requests"),
     "weight_transfer_config": ((None,), "the transfer of weights is not built"),
     "additional_config": ((None, {}), "no plug-in platform would read it"),
+    "aggregate_engine_logging": ((False, True), ""),  # one line tells of all replicas in any case
+    "all2all_backend": ((None, "allgather_reducescatter"), "ranks have a share of every expert"),
+    "allow_deprecated_quantization": ((False, True), ""),
+    "allowed_local_media_path": (("",), "multimodal input is not built"),
+    "allowed_media_domains": ((None,), "multimodal input is not built"),
+    "cudagraph_metrics": ((False,), "there are no GPUs"),
+    "custom_histogram_buckets": ((None,), "histograms have vLLM's buckets"),
+    "device_ids": ((None,), "there are no GPUs"),
+    "diffusion_config": ((None,), "diffusion models are not built"),
+    "distributed_timeout_seconds": ((None,), "use step_timeout_s"),
+    "ec_manager_config": ((None,), "multimodal input is not built"),
+    "enable_elastic_ep": ((False,), "ranks have a share of every expert"),
+    "enable_logging_iteration_details": ((False,), "use OCTAVO_LOG_LEVEL=debug"),
+    "enable_mfu_metrics": ((False,), "operations are not counted"),
+    "enable_mm_embeds": ((False,), "multimodal input is not built"),
+    "enable_trace_replay": ((False,), "results are not replayed"),
+    "fault_tolerance": ((None, False), "engine processes that die are replaced in any case"),
+    "ignore_patterns": ((None, "original/**/*"), "only the files that are needed are fetched"),
+    "interleave_mm_strings": ((False,), "multimodal input is not built"),
+    "kernel_config": ((None,), "there is one kernel for each operation"),
+    "kv_cache_metrics": ((False,), "the lives of blocks are not measured"),
+    "kv_cache_metrics_sample": ((None, 0.01), "the lives of blocks are not measured"),
+    "kv_offloading_backend": ((None, "native"), "the KV cache is in main memory already"),
+    "linear_backend": ((None, "auto"), "there is one kernel for each operation"),
+    "mamba_block_size": ((None,), "state-space models are not built"),
+    "mamba_cache_dtype": ((None, "auto"), "state-space models are not built"),
+    "mamba_cache_mode": ((None, "none"), "state-space models are not built"),
+    "mamba_ssm_cache_dtype": ((None, "auto"), "state-space models are not built"),
+    "max_num_active_seqs": ((None,), "use max_num_seqs"),
+    "mm_encoder_tp_mode": ((None, "weights"), "multimodal input is not built"),
+    "mm_processor_cache_type": ((None, "lru"), "multimodal input is not built"),
+    "moe_backend": ((None, "auto"), "there is one kernel for each operation"),
+    "numa_bind": ((False,), "use numactl"),
+    "offload_group_size": ((0,), "weights are in main memory already"),
+    "offload_num_in_group": ((1,), "weights are in main memory already"),
+    "offload_prefetch_step": ((1,), "weights are in main memory already"),
+    "per_request_spec_decode_metrics": ((None, "none"), "guesses are counted for the engine"),
+    "prefill_schedule_interval": ((1,), "prompts may begin in every step"),
+    "prefix_cache_retention_interval": ((0,), "what was used least recently goes first"),
+    "prefix_match_unit": ((None,), "prefixes match by block"),
+    "pt_load_map_location": ((None, "cpu"), "pickled weights are not read"),
+    "return_sampling_mask": ((False,), "masks are not returned"),
+    "show_hidden_metrics_for_version": ((None,), "no metrics are hidden"),
+    "swa_bounded_replay": ((True, False), ""),
+    "use_fp64_gumbel": ((False, True), ""),
+    "video_pruning_rate": ((None,), "multimodal input is not built"),
+    "watermark_config": ((None,), "texts cannot be marked"),
+}
+
+# Options of older versions of vLLM -> what to do instead.
+FORMER_OPTIONS: Mapping[str, str] = {
+    "device": "leave it out: models run on the CPU",
+    "disable_async_output_proc": "leave it out",
+    "guided_decoding_backend": "use structured_outputs_config={'backend': …}",
+    "max_seq_len_to_capture": "leave it out: steps of every size run from a tape",
+    "num_lookahead_slots": "leave it out: speculative_config says it",
+    "num_scheduler_steps": "leave it out: steps are scheduled one by one",
+    "num_speculative_tokens": "use speculative_config",
+    "override_pooler_config": "use pooler_config",
+    "preemption_mode": "leave it out: preempted requests are computed again",
+    "rope_scaling": "use hf_overrides={'rope_parameters': …}",
+    "rope_theta": "use hf_overrides={'rope_parameters': …}",
+    "speculative_model": "use speculative_config",
+    "swap_space": "leave it out: preempted requests are computed again",
+    "use_v2_block_manager": "leave it out",
 }
 
 
@@ -276,8 +341,10 @@ def _built(options_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
     if name not in UNSUPPORTED_OPTIONS:
-        hint = closest_names(name, (*known, *UNSUPPORTED_OPTIONS))
+        former = FORMER_OPTIONS.get(name)
+        hint = f"; {former}" if former else closest_names(name, (*known, *UNSUPPORTED_OPTIONS))
         raise ConfigError(f"unknown engine option {name!r}{hint}")
     neutral, reason = UNSUPPORTED_OPTIONS[name]
-    if not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
+    is_nothing = value is None or (isinstance(value, (Mapping, list, tuple, str)) and not value)
+    if not is_nothing and not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
         raise UnsupportedError(f"{name}={value!r} is not supported: {reason}; leave it at {neutral[0]!r}")

@@ -34,7 +34,7 @@ def load_tokenizer(checkpoint: Checkpoint, *, tokenizer_path: str | Path | None 
             return Tokenizer(load_gguf_tokenizer(checkpoint.gguf), checkpoint.name)
         return Tokenizer(load_hf_tokenizer(checkpoint.path), checkpoint.name)
     path = Path(tokenizer_path).expanduser()
-    if not path.exists():
+    if not path.exists() or not str(tokenizer_path).strip():
         try:
             return load_tokenizer(open_checkpoint(str(tokenizer_path), LoadConfig(load_format="dummy")))
         except ModelNotFoundError as error:

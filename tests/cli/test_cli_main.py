@@ -93,6 +93,8 @@ def test_misspelt_options_and_commands_name_the_closest_known(octavo, arguments,
         (("serve", "x", "-t", "20"), "set OCTAVO_NUM_THREADS"),  # not -tp
         (("generate", "-p", "2"), "give the prompt without a flag"),  # not -pp
         (("serve", "-hf", "a/b"), "ORG/MODEL:QUANT"),  # not -h f
+        (("serve", "x", "--swap-space", "4"), "leave it out: preempted"),
+        (("serve", "x", "--rope-theta", "1"), "use --hf-overrides"),
         (("serve", "x", "--speculative-config.method", "ngram"), "give --speculative-config a JSON object"),
     ],
 )

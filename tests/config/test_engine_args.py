@@ -55,6 +55,19 @@ def test_every_neutral_value_is_accepted():
             EngineArgs(**{name: value})
 
 
+@pytest.mark.parametrize("nothing", [None, {}, [], ""])
+def test_nothing_is_accepted_for_what_is_not_built(nothing):
+    for name in UNSUPPORTED_OPTIONS:
+        assert EngineArgs(**{name: nothing}) == EngineArgs()
+
+
+def test_former_options_are_refused_with_what_to_do_instead():
+    with pytest.raises(ConfigError, match=r"'swap_space'; leave it out"):
+        EngineArgs(swap_space=4)
+    with pytest.raises(ConfigError, match="'rope_scaling'; use hf_overrides"):
+        EngineArgs(rope_scaling={"type": "linear"})
+
+
 def test_mutable_defaults_are_not_shared():
     EngineArgs().hf_overrides["x"] = 1
     assert EngineArgs().hf_overrides == {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from octavo.config import EngineArgs
 from octavo.config.option_types import canonical_types
@@ -49,6 +50,12 @@ def test_numbers_paths_and_sequences_become_the_declared_type():
     args = canonical_types(wished)
     assert (args.model, args.block_size, args.watermark, args.logits_processors) == ("a/b", 3, 0.0, [int])
     assert type(args.block_size) is int and type(args.watermark) is float
+
+
+def test_a_dtype_of_torch_means_its_name():
+    assert canonical_types(EngineArgs(dtype=torch.bfloat16)).dtype == "bfloat16"
+    with pytest.raises(ConfigError, match=r"^block_size must be .*got 'float16'"):
+        canonical_types(EngineArgs(block_size=torch.float16))
 
 
 def test_defaults_are_of_the_declared_types():

@@ -159,6 +159,12 @@ def test_a_tokenizer_name_that_is_nowhere_is_named(tmp_path):
         load_tokenizer(checkpoint, tokenizer_path=str(tmp_path / "nowhere"))
 
 
+def test_an_empty_tokenizer_name_is_not_the_working_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ModelNotFoundError, match="tokenizer=''"):
+        load_tokenizer(Checkpoint("m", folder, "safetensors", HFConfig({})), tokenizer_path="")
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_corrupt_files_are_named(folder, name):
     (folder / name).write_text("{not json")

@@ -133,15 +133,20 @@ def _hint(name: str, known: Sequence[str]) -> str:
     whole, dot, _ = name.partition(".")
     if dot and whole in known:
         return f"; give {whole} a JSON object"
-    return f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else closest_names(name, known)
+    from octavo.config.engine_args import FORMER_OPTIONS
+
+    former = _ELSEWHERE.get(name) or FORMER_OPTIONS.get(name[2:].replace("-", "_"))
+    return f"; {former}" if former else closest_names(name, known)
 
 
-# What users of older versions of vLLM, and of llama.cpp, look for.
+# What users of llama.cpp look for, and whose place is another one in Python.
 _ELSEWHERE = {
     "--guided-decoding-backend": "use --structured-outputs-config '{\"backend\": …}'",
-    "--num-scheduler-steps": "leave it out: steps are scheduled one by one",
-    "--swap-space": "leave it out: preempted requests are computed again",
-    "--device": "leave it out: models run on the CPU",
+    "--rope-scaling": "use --hf-overrides '{\"rope_parameters\": …}'",
+    "--rope-theta": "use --hf-overrides '{\"rope_parameters\": …}'",
+    "--override-pooler-config": "use --pooler-config",
+    "--speculative-model": "use --speculative-config",
+    "--num-speculative-tokens": "use --speculative-config",
     "--ctx-size": "use --max-model-len",
     "-c": "use --max-model-len",
     "-hf": "name the model ORG/MODEL:QUANT",
