@@ -296,7 +296,8 @@ class InputProcessor:
         request.reasoning_end_token_ids = markers.ids_before_answer
         request.reasoning_start_token_ids = markers.ids_that_may_begin
         request.call_start_token_ids = markers.further_ends
-        request.sampling_params.set_reasoning_markers(msgspec.structs.replace(markers, answer_must_follow=True))
+        eos_token_ids = [] if request.sampling_params.ignore_eos else list(self._model.eos_token_ids)
+        request.sampling_params.set_reasoning_markers(msgspec.structs.replace(markers, eos_token_ids=eos_token_ids))
 
     def _add_reasoning_markers(self, params: SamplingParams, token_ids: list[int]) -> None:
         """Tell a request with a budget or a grammar where its reasoning ends, unless its entry point did.

@@ -22,14 +22,14 @@ class ReasoningEnd:
     the place of the ids that would end the output.
     """
 
-    def __init__(self, budget: int | None, markers: ReasoningMarkers, eos_token_ids: Sequence[int] = ()) -> None:
-        """budget: None: no limit; eos_token_ids: what would end the output"""
+    def __init__(self, budget: int | None, markers: ReasoningMarkers) -> None:
+        """budget: None: no limit"""
         self._budget = budget
         self._start_ids = markers.start_token_ids
         self._end_ids = markers.end_token_ids
         self._ends = [markers.end_token_ids, *markers.further_ends]
         self._answer_ids = markers.answer_token_ids
-        self._eos_ids = np.array(eos_token_ids if markers.answer_must_follow else (), np.intp)
+        self._eos_ids = np.array(markers.eos_token_ids, np.intp)
         self._begins_inside = markers.begins_inside
         self._restart()
 

@@ -91,7 +91,6 @@ def make_row_processors(request: NewRequestData) -> list[RowProcessor]:
     if params.logit_bias:
         processors.append(LogitBias(params.logit_bias))
     markers = params.reasoning_markers
-    if markers is not None and (params.thinking_token_budget is not None or markers.answer_must_follow):
-        eos_token_ids = [token_id for token_id in ends if token_id not in (params.stop_token_ids or ())]
-        processors.append(ReasoningEnd(params.thinking_token_budget, markers, eos_token_ids))
+    if markers is not None and (params.thinking_token_budget is not None or markers.eos_token_ids):
+        processors.append(ReasoningEnd(params.thinking_token_budget, markers))
     return processors

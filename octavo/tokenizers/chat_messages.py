@@ -21,6 +21,7 @@ _MAX_DEPTH = 100  # of nested lists and objects; deeper ones would exhaust the i
 
 _SHORT_ID_CHARS = 9
 
+_TEXTS = ("name", "tool_call_id", "reasoning", "reasoning_content")  # fields of messages, besides the content
 _TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 
 
@@ -87,10 +88,13 @@ def _normalize_message(
         plain["role"] = role = "system"
     if role in style.text_roles:
         content_format = "string"
+    for key in _TEXTS:
+        if not isinstance(plain.get(key, ""), str):
+            raise _wrong(f"messages[{index}].{key} must be a string, got {plain[key]!r:.200}")
     plain["content"] = _normalize_content(message.get("content"), index, content_format)
-    tool_calls = plain.pop("tool_calls", None)
+    tool_calls = _normalize_tool_calls(plain.pop("tool_calls", []), index, style)
     if tool_calls:
-        plain["tool_calls"] = _normalize_tool_calls(tool_calls, index, style)
+        plain["tool_calls"] = tool_calls
         if not plain["content"] and style.writes_calls:
             plain["content"] = empty_content(style.content_beside_calls, content_format)
     reasoning = plain.get("reasoning_content", plain.get("reasoning"))
@@ -166,6 +170,8 @@ def _normalize_tool_calls(tool_calls: object, index: int, style: MessageStyle) -
             raise _wrong(f"{where} must be an object with a function, got {call!r:.200}")
         if not isinstance(function.get("name"), str) or not function["name"]:
             raise _wrong(f"{where}.function.name must be a non-empty string, got {function.get('name')!r:.200}")
+        if not isinstance(call.get("id", ""), str | None):
+            raise _wrong(f"{where}.id must be a string, got {call['id']!r:.200}")
         arguments = _arguments(function.get("arguments"), where)
         function["arguments"] = json.dumps(arguments, ensure_ascii=False) if style.arguments_are_text else arguments
         call.setdefault("type", "function")

@@ -13,7 +13,7 @@ class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
     may_begin: it begins outside, and its first tokens may be the start
     further_ends: other ids that end it: markers of calls, before which some models leave the end out
     answer_token_ids: ids after which the answer comes; the same as the end for most formats
-    answer_must_follow: an output does not end before its answer has begun, because a grammar waits for it
+    eos_token_ids: cannot end an output before its answer has begun, for which a grammar waits; empty without one
     """
 
     start_token_ids: list[int]
@@ -22,7 +22,7 @@ class ReasoningMarkers(msgspec.Struct, array_like=True, frozen=True):
     may_begin: bool = False
     answer_token_ids: list[int] = []
     further_ends: list[list[int]] = []
-    answer_must_follow: bool = False
+    eos_token_ids: list[int] = []
 
     @property
     def ids_before_answer(self) -> list[int] | None:

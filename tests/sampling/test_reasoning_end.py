@@ -94,9 +94,8 @@ EOS = [10, 11]  # the likeliest of all in `weighed`
 
 def weighed(markers: ReasoningMarkers, output: list[int], budget: int | None = None) -> tuple[int, bool]:
     """Return the likeliest id after an output whose answer must follow, and whether the output may end."""
-    must_follow = msgspec.structs.replace(markers, answer_must_follow=True)
     logits = np.arange(12, dtype=np.float32)
-    ReasoningEnd(budget, must_follow, EOS).apply(logits, output)
+    ReasoningEnd(budget, msgspec.structs.replace(markers, eos_token_ids=EOS)).apply(logits, output)
     return int(logits.argmax()), bool(np.isfinite(logits[EOS]).any())
 
 
@@ -126,5 +125,5 @@ def test_messages_in_other_channels_come_before_the_answer_too():
 
 def test_an_answer_that_need_not_follow_may_be_left_out():
     logits = np.arange(12, dtype=np.float32)
-    ReasoningEnd(9, ReasoningMarkers(START, END, answer_token_ids=END), EOS).apply(logits, [1, 2, 7])
+    ReasoningEnd(9, ReasoningMarkers(START, END, answer_token_ids=END)).apply(logits, [1, 2, 7])
     assert logits.tolist() == list(range(12))

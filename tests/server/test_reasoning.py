@@ -177,13 +177,13 @@ def test_a_demanded_call_comes_after_the_reasoning(scripted_engine: Engine):
 
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "clock"}}])
-@pytest.mark.parametrize("thought", ["", "Hm"])
+@pytest.mark.parametrize(("thought", "stop"), [("", None), ("Hm", None), ("Hm", [END])])
 def test_a_model_that_would_end_within_its_reasoning_makes_the_demanded_call(
-    scripted_engine: Engine, thought: str, choice: object, streams: bool
+    scripted_engine: Engine, thought: str, stop: list[int] | None, choice: object, streams: bool
 ):
     server = opened_server(scripted_engine)
     fields: dict[str, Any] = dict(temperature=0, max_tokens=200, logit_bias={END: 100}, parallel_tool_calls=False)
-    reply = say(server, thought, stream=streams, tools=[CLOCK], tool_choice=choice, **fields)
+    reply = say(server, thought, stream=streams, tools=[CLOCK], tool_choice=choice, stop_token_ids=stop, **fields)
     message = added_up(reply.events) if streams else reply.json["choices"][0]["message"]
     reason = message["finish_reason"] if streams else reply.json["choices"][0]["finish_reason"]
     assert (message["reasoning"] or "", reason, len(message["tool_calls"])) == (thought, "tool_calls", 1)
