@@ -336,7 +336,13 @@ def _built(options_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in known:
             _refuse_unless_neutral(name, value, known)
-    return {name: value for name, value in options.items() if name in known}
+    return {name: _named(value) for name, value in options.items() if name in known}
+
+
+def _named(value: Any) -> Any:
+    """Return a dtype of torch, which need not be there, by its name."""
+    kind = type(value)
+    return str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == ("torch", "dtype") else value
 
 
 def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:

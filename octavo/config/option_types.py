@@ -29,8 +29,6 @@ def canonical_types(args: EngineArgs) -> EngineArgs:
 
 
 def _canonical(name: str, value: object, declared: Any) -> Any:
-    if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
-        value = str(value).removeprefix("torch.")
     kinds = typing.get_args(declared) if _is_union(declared) else (declared,)
     if value is None and types.NoneType in kinds:
         return None

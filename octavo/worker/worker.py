@@ -159,6 +159,11 @@ class Worker:
         try:
             tape_bytes = self.model_runner.profile_run(num_tokens)
             _, peak_bytes = tracemalloc.get_traced_memory()
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for steps of up to {scheduler.max_num_batched_tokens} tokens ({error}); lower "
+                "max_num_batched_tokens"
+            ) from error
         finally:
             tracemalloc.stop()
         if tape_bytes is not None:

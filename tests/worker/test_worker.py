@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,3 +58,13 @@ def test_explicit_bytes_are_taken_as_they_are(monkeypatch):
 def test_a_budget_of_nothing_is_refused(monkeypatch, activation_bytes, utilization, problem):
     with pytest.raises(ConfigError, match=f"{problem}.*kv_cache_memory_bytes"):
         budget(monkeypatch, activation_bytes, memory_utilization=utilization)
+
+
+def test_steps_that_the_memory_cannot_hold_are_refused_by_their_option(monkeypatch):
+    def profile_run(num_tokens):
+        raise MemoryError("3.6 TiB")
+
+    worker = Worker(fake_config(), None, WorkerPlace())
+    monkeypatch.setattr(worker, "model_runner", SimpleNamespace(profile_run=profile_run), raising=False)
+    with pytest.raises(ConfigError, match=r"up to 32 tokens \(3\.6 TiB\); lower max_num_batched_tokens"):
+        worker.determine_available_memory()
