@@ -45,7 +45,8 @@ class PoolingInput:
         prompt_name, the name of one of the model's prompts, or instruction, a text of one's own to put before the input
         """
         kwargs = dict(tokenization_kwargs or {})
-        instruction = self._instruction(kwargs.pop("prompt_name", None), kwargs.pop("instruction", None))
+        prompt_name, wish = kwargs.pop("prompt_name", None), kwargs.pop("instruction", None)
+        instruction = self._instruction(prompt_name, wish)
         if kwargs.get("truncation_side") is None and self._tokenizer is not None:
             kwargs["truncation_side"] = self._tokenizer.truncation_side
         options = TokenizationOptions.from_kwargs(kwargs)
@@ -56,14 +57,21 @@ class PoolingInput:
         if pair is not None and not isinstance(pair, str):
             raise wrong("text_pair", "text", pair)
         start: int | None = None
+        takes_instruction = False
 
         def encode(text: str) -> list[int]:
-            nonlocal start
+            nonlocal start, takes_instruction
+            takes_instruction = pair is None
             encoded = self._encode(text if pair is not None else instruction + text, pair, options)
             start = encoded.second_text_start
             return encoded.token_ids
 
         parsed = parse_prompt(prompt, encode)
+        if not takes_instruction and not prompt_name is wish is None:
+            raise InvalidRequestError(
+                "prompt_name and instruction go before a single text; token ids and pairs of texts take neither",
+                "instruction" if prompt_name is None else "prompt_name",
+            )
         if types is not None:
             start = _type_start(types, len(parsed.token_ids))
         return self._check(parsed, options, start)

@@ -60,6 +60,8 @@ def plan_scoring(
         )
     asked, documents = [_text(text, "data_1") for text in first], [_text(text, "data_2") for text in second]
     texts, queries = (*asked, *documents), asked * (len(second) // len(first))
+    if instruction is not None and (template is None or not config.is_cross_encoder):
+        raise InvalidRequestError("instruction is for cross-encoders with a chat template; leave it out", "instruction")
     if config.is_cross_encoder:
         pairs = zip(queries, documents, strict=True)
         if template is None:
@@ -72,8 +74,6 @@ def plan_scoring(
             f"this model cannot score: it does {', '.join(config.tasks)}"
             + (f", with {len(config.labels)} labels instead of one" if config.labels else "")
         )
-    if instruction is not None:
-        raise InvalidRequestError("instruction is for cross-encoders with a chat template; leave it out", "instruction")
     number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     numbers = [(number_of[query], number_of[document]) for query, document in zip(queries, documents, strict=True)]
     return ScoringPlan(list(number_of), params, numbers)  # type: ignore[arg-type]  # texts are prompts

@@ -33,11 +33,19 @@ def encode_text(
     """Tokenise a text, or a pair as the tokenizer joins them; of a pair the longer text is cut first.
 
     max_tokens: for all, special tokens included; side: the end that is cut off
+    Raises InvalidRequestError where they leave no room for a text.
     """
     first, second = _encode(tokenizer, text), None if text_pair is None else _encode(tokenizer, text_pair)
     if max_tokens is not None:
         num_special = tokenizer.backend.num_special_tokens_to_add(second is not None) if add_special_tokens else 0
-        _truncate(first, second, max(0, max_tokens - num_special), side)
+        least = num_special + (1 if second is None else 2)
+        if max_tokens < least:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens must be at least {least} for {'a text' if second is None else 'two texts'}, "
+                f"beside the {num_special} tokens that the tokenizer adds, got {max_tokens}",
+                "truncate_prompt_tokens",
+            )
+        _truncate(first, second, max_tokens - num_special, side)
     encoding = tokenizer.backend.post_process(first, second, add_special_tokens)
     return EncodedText(list(encoding.ids), _second_text_start(encoding.type_ids))
 

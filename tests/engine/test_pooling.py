@@ -91,6 +91,28 @@ def test_prompts_are_put_before_texts_by_name_or_as_given(llm: LLM) -> None:
         llm.embed("b", prompt_name="passage", use_tqdm=False)
 
 
+@pytest.mark.parametrize("wish", [{"prompt_name": "query"}, {"instruction": "c "}])
+@pytest.mark.parametrize("prompt", [[4, 5], {"prompt_token_ids": [4]}, {"prompt": "a", "text_pair": "b"}])
+def test_prompts_that_could_not_be_put_before_an_input_are_refused(llm: LLM, wish: dict[str, str], prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="go before a single text") as caught:
+        llm.embed([prompt], tokenization_kwargs=wish, use_tqdm=False)
+    assert caught.value.parameter == next(iter(wish))
+
+
+def test_a_limit_that_leaves_no_room_for_a_text_is_refused(llm: LLM, cross_encoder: Path) -> None:
+    assert len(llm.embed("a b", truncate_prompt_tokens=3, use_tqdm=False)[0].prompt_token_ids) == 3
+    with pytest.raises(InvalidRequestError, match=r"at least 3 for a text, beside the 2 tokens .* got 2"):
+        llm.embed("a b", truncate_prompt_tokens=2, use_tqdm=False)
+    bare = {"truncate_prompt_tokens": 1, "add_special_tokens": False}
+    assert len(llm.embed("a b", tokenization_kwargs=bare, use_tqdm=False)[0].prompt_token_ids) == 1
+    reranker = LLM(str(cross_encoder))
+    assert len(reranker.score("a b", "c", truncate_prompt_tokens=5, use_tqdm=False)[0].prompt_token_ids) == 5
+    with pytest.raises(InvalidRequestError, match=r"at least 5 for two texts, beside the 3 tokens .* got 4"):
+        reranker.score("a b", "c", truncate_prompt_tokens=4, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="instruction is for cross-encoders with a chat template"):
+        reranker.score("a b", "c", instruction="x", use_tqdm=False)
+
+
 def test_texts_are_cut_where_the_folder_says_and_where_asked(llm: LLM) -> None:
     (output,) = llm.embed(TEXTS[2], use_tqdm=False)
     assert len(output.prompt_token_ids) == 12
@@ -142,7 +164,6 @@ def test_a_result_is_the_same_bits_alone_and_in_any_batch(llm: LLM, decoder: Pat
 
 def test_encoders_hold_no_blocks_and_take_prompts_as_long_as_the_model(llm: LLM) -> None:
     core = llm.llm_engine.engine_core.engine_core  # type: ignore[attr-defined]
-    assert core.scheduler.kv_cache.block_ids(None or _Request()) == ()
     before = _prompt_tokens(llm)
     assert len(vectors(llm, [[4] * 12])[0]) == 8
     assert _prompt_tokens(llm) - before == 12
@@ -151,10 +172,6 @@ def test_encoders_hold_no_blocks_and_take_prompts_as_long_as_the_model(llm: LLM)
 
 def _prompt_tokens(llm: LLM) -> int:
     return next(metric.value for metric in llm.get_metrics() if metric.name == "vllm:prompt_tokens")  # type: ignore[attr-defined]
-
-
-class _Request:
-    request_id = "none"
 
 
 @pytest.mark.native_ops

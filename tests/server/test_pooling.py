@@ -140,6 +140,10 @@ def test_many_requests_at_once_get_the_bits_that_each_gets_alone(embedder: Serve
         ({"input": "a", "dimensions": 4}, "dimensions"),
         ({"input": "a", "dimensions": 99999}, "dimensions"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ({"input": "a", "encoding_format": ""}, "encoding_format"),
+        ({"input": "a", "endianness": ""}, "endianness"),
+        ({"input": "a", "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+        ({"input": [4], "instruction": "a"}, "instruction"),
         ({"input": "a", "encoding_format": "bytes"}, "encoding_format"),
         ({"input": "a", "embed_dtype": "fp8"}, "embed_dtype"),
         ({"input": "a", "truncate_prompt_tokens": 99}, "truncate_prompt_tokens"),
@@ -169,6 +173,9 @@ def test_cohere_clients_get_their_shape_and_types(embedder: Server) -> None:
     assert np.abs(np.array(reply["embeddings"]["int8"]) - floats * 127).max() <= 0.5
     assert reply["texts"] == ["b"] and reply["meta"]["billed_units"]["input_tokens"] == 5
     assert embedder.post("/v2/embed", texts=[]).status == 400
+    for name, value in {"max_tokens": 0, "output_dimension": 3, "truncate": ""}.items():
+        error = embedder.post("/v2/embed", texts=["a"], **{name: value}).error
+        assert error["param"] == name and name in error["message"]
     assert embedder.post("/v2/embed", texts=["a"], embedding_types=["fp4"]).status == 400
     assert embedder.post("/v2/embed", texts=["a b c d e f g h i j k l m"], truncate="NONE").error["param"] == "texts"
     assert embedder.post("/v2/embed", texts=["a b c"], truncate="NONE").status == 200

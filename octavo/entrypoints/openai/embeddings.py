@@ -84,8 +84,9 @@ async def create_classification(
 
 def vector_writer(request: VectorRequest) -> Callable[[Array], Any]:
     """Return what writes a vector as the request wants it; raises InvalidRequestError naming the field."""
-    encoding = request.encoding_format or "float"
-    dtype, endianness = request.embed_dtype or "float32", request.endianness or "native"
+    encoding = "float" if request.encoding_format is None else request.encoding_format
+    dtype = "float32" if request.embed_dtype is None else request.embed_dtype
+    endianness = "native" if request.endianness is None else request.endianness
     if encoding not in ("float", "base64"):
         if encoding in ("bytes", "bytes_only"):
             raise InvalidRequestError(
@@ -134,7 +135,10 @@ async def create_cohere_embeddings(
     plain = _as_embedding_request(server, request)
     if plain.truncate_prompt_tokens is None:
         await server.prepare(lambda: _refuse_long(server, request.texts or [], plain.prompt_name), context.is_bulky)
-    response_id, outputs = await pool_inputs(server, plain, context, params, "embd")
+    try:
+        response_id, outputs = await pool_inputs(server, plain, context, params, "embd")
+    except InvalidRequestError as error:
+        raise _in_coheres_words(error) from None
     vectors = [output.outputs.data for output in outputs]
     embeddings = {kind: [_COHERE_TYPES[kind](vector) for vector in vectors] for kind in types}
     meta = CohereMeta(CohereBilledUnits(pooling_usage(server, outputs).prompt_tokens))
@@ -143,7 +147,7 @@ async def create_cohere_embeddings(
 
 def _as_embedding_request(server: ServerState, request: CohereEmbedRequest) -> EmbeddingRequest:
     """Return the request in OpenAI's words. input_type names a prompt of the model's own, where it has one for it."""
-    truncate = (request.truncate or "END").upper()
+    truncate = "END" if request.truncate is None else request.truncate.upper()
     if truncate not in ("NONE", "START", "END"):
         raise wrong("truncate", "NONE, START or END", request.truncate)
     limit = request.max_tokens if request.max_tokens is not None else -1
@@ -161,6 +165,14 @@ def _as_embedding_request(server: ServerState, request: CohereEmbedRequest) -> E
         prompt_name=next((name for name in names if name in prompts), None),
         priority=request.priority,
     )
+
+
+def _in_coheres_words(error: InvalidRequestError) -> InvalidRequestError:
+    """Return the error with the request's own names of fields."""
+    ours = error.parameter or ""
+    theirs = _COHERE_FIELDS.get(ours, ours)
+    message = str(error).replace(f"{ours}=", f"{theirs}=").replace(f"{ours} must", f"{theirs} must")
+    return InvalidRequestError(message, theirs or None)
 
 
 def _refuse_long(server: ServerState, texts: Sequence[str], prompt_name: str | None) -> None:
@@ -183,6 +195,7 @@ def _bits(vector: Array) -> NDArray[np.uint8]:
     return np.packbits(vector > 0)
 
 
+_COHERE_FIELDS = {"dimensions": "output_dimension", "truncate_prompt_tokens": "max_tokens", "input": "texts"}
 _COHERE_PROMPTS: Mapping[str, tuple[str, ...]] = {
     "search_query": ("query",),
     "search_document": ("document", "passage", "corpus"),
