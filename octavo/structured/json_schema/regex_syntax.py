@@ -95,6 +95,7 @@ def complement_of(intervals: Intervals) -> Intervals:
 
 
 ANY_INTERVALS = complement_of(())
+UNWRITABLE: Intervals = ((0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x7F, 0x7F))
 ANY_TEXT = Repeat(Chars(ANY_INTERVALS), 0, None)
 
 
@@ -144,6 +145,30 @@ def alternate(items: tuple[Node, ...]) -> Node:
     return next(iter(flat)) if len(flat) == 1 else Alternate(tuple(flat))
 
 
+def ending(tree: Node, chars: Chars, *, at_start: bool) -> Node:
+    """Return the strings of a plain tree that end with one of `chars`; at_start: that begin with one."""
+    if isinstance(tree, Chars):
+        apart = union_of(complement_of(tree.intervals), complement_of(chars.intervals))
+        return Chars(complement_of(apart))
+    if isinstance(tree, Alternate):
+        return alternate(tuple(ending(item, chars, at_start=at_start) for item in tree.items))
+    if isinstance(tree, Repeat):
+        if tree.high == 0:
+            return NOTHING
+        others = Repeat(tree.item, max(tree.low - 1, 0), None if tree.high is None else tree.high - 1)
+        edge = ending(tree.item, chars, at_start=at_start)
+        return concat((edge, others) if at_start else (others, edge))
+    assert isinstance(tree, Concat)
+    found: list[Node] = []
+    inwards = tree.items if at_start else tree.items[::-1]
+    for index, item in enumerate(inwards):
+        parts = (ending(item, chars, at_start=at_start), *inwards[index + 1 :])
+        found.append(concat(parts if at_start else parts[::-1]))
+        if not is_nullable(item):
+            break
+    return alternate(tuple(found))
+
+
 def literal(text: str) -> Node:
     return Concat(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
@@ -165,9 +190,24 @@ def all_but(names: frozenset[str]) -> Node:
     return Alternate(tuple(branches))
 
 
+def writable(tree: Node) -> Node:
+    """Return the strings of a plain tree that JSON writes without `\\u`: what has no short escape is left out."""
+    if isinstance(tree, Concat):
+        return concat(tuple(map(writable, tree.items)))
+    if isinstance(tree, Alternate):
+        return alternate(tuple(map(writable, tree.items)))
+    if isinstance(tree, Repeat):
+        item = writable(tree.item)
+        return (NOTHING if tree.low else EMPTY) if item == NOTHING else Repeat(item, tree.low, tree.high)
+    assert isinstance(tree, Chars)
+    if tree.intervals == ANY_INTERVALS:
+        return tree
+    return Chars(complement_of(union_of(complement_of(tree.intervals), UNWRITABLE)))
+
+
 def to_text(tree: Node) -> str:
-    """Write a tree without anchors as an expression that llguidance reads, anchored at both ends."""
-    return f"^(?:{write(tree)})$"
+    """Write a plain tree as an expression that llguidance reads, anchored at both ends."""
+    return f"^(?:{write(writable(tree))})$"
 
 
 def write(tree: Node) -> str:

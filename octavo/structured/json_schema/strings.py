@@ -6,7 +6,16 @@ from octavo.structured.json_schema import regex_language
 from octavo.structured.json_schema.errors import SchemaRefusedError
 from octavo.structured.json_schema.regex_language import TooLargeError
 from octavo.structured.json_schema.regex_search import Demands, parse_pattern
-from octavo.structured.json_schema.regex_syntax import Chars, Node, PatternError, Repeat, all_but, to_text
+from octavo.structured.json_schema.regex_syntax import (
+    NOTHING,
+    Chars,
+    Node,
+    PatternError,
+    Repeat,
+    all_but,
+    to_text,
+    writable,
+)
 from octavo.structured.json_schema.shapes import StringShape
 from octavo.structured.json_schema.values import JsonValue
 
@@ -126,10 +135,12 @@ def without_forbidden(required: list[Node], forbidden: list[Node], pointer: str)
 
 
 def write_strings(shape: StringShape) -> JsonValue:
-    """Return the schema of a shape for the backend. Raises SchemaRefusedError."""
+    """Return the schema of a shape for the backend, False if it has no text. Raises SchemaRefusedError."""
     if shape.values is not None:
         return {"enum": [write_text(value, shape.pointer) for value in shape.values]}
-    required = without_forbidden(*string_trees(shape), shape.pointer)
+    required = [writable(tree) for tree in without_forbidden(*string_trees(shape), shape.pointer)]
+    if NOTHING in required:
+        return False
     low, high = shape.low, shape.high
     high = None if high is None else min(high, MAX_LENGTH)
     if low > MAX_LENGTH:

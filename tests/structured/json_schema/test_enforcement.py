@@ -92,6 +92,11 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xbx"']),
     ({"type": "string", "pattern": r"^(?=.*\d)(?!0).{2,3}$"}, ['"a1"', '"12"'], ['"01"', '"ab"', '"1234"']),
     ({"type": "string", "pattern": r"\bcat\b"}, ['"a cat"', '"cat"'], ['"cats"']),
+    ({"type": "string", "pattern": r"\x00|b"}, ['"b"', '"ab"'], ['"a"', '""']),  # nothing writes U+0000
+    ({"type": "string", "pattern": r"^((?!-)[a-z-]{1,63}(?<!-)\.)+[a-z]{2}$"}, ['"a-b.c.de"'], ['"a-.de"', '"-a.de"']),
+    ({"type": "string", "pattern": "^((?!ab|c$).)*$"}, ['"acb"', '""', '"b"'], ['"xaby"', '"ac"']),
+    ({"type": "string", "pattern": r"^[-a-z.]{1,256}\.[a-z()]{1,6}\b([-a-z()]*)$"},
+     ['"a.b"', '"a.b(c"', '"a.(b)"'], ['"a.()"', '"a.b"x']),
     ({"type": "string", "format": "made-up"}, ['"x"'], ["1"]),
     ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"yesterday"']),
     ({"enum": [1, "a", None, [1, {"b": 2}]]}, ["1", '"a"', "null", '[1,{"b":2}]'], ["2", '[1,{"b":3}]', "true"]),

@@ -15,6 +15,8 @@ from octavo.structured.json_schema.strings import pattern_matches
 PATTERNS = (
     *("^a|b$", "(^a|b$)", r"^(?=.*\d)(?!x).{2,4}$", "a(?!b)", "a(?=b|$)c?", r"(?<!\\)\$[a-z]", r"\bab\b", r"^\bab\B"),
     *("(a|^b)c", "x$|^$", "^(?!a|b$)", r"^[^a]*(?![\s\S])", "a?^b", r"P(?=\d|T\d)(\d+Y)?(T(\d)S)?", "a{2}b*?"),
+    *(r"^((?!ab).)*$", r"^((?!a|bc$)[ab-c])+$", r"((?!-)[ab-]{1,3}(?<!-)x)+$", r"^(a(?=b)b)*c?$"),
+    *("^(?!-)[a-]{1,63}(?<!-)$", r"[ab]{1,70}\b[xT ]{1,2}", r"(?<!a)b?c", r"a?(?![bc])c*x?", r"a\b|\bT\B"),
     *(r"[^\d\s]", r"\W$", r"\w\s", "[a-c1-]+", r"\u0061\x62", "a{0,2}$", "(?:a|b){1,3}", r"[\]\-]|\$", "."),
 )
 LETTERS = "abcxPYT1$\\ {}é\n٣_S-]"
@@ -35,7 +37,12 @@ def test_pattern_agrees_with_python(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"(a)\1", r"\k<n>", "(", "a**", "[b-a]", "[]", r"\q", "(?i)a", r"[a-\d]", "a{3,1}", "a{,2}"]
+    "pattern",
+    [
+        *(r"(a)\1", r"\k<n>", "(", "a**", "[b-a]", "[]", r"\q", "(?i)a", r"[a-\d]", "a{3,1}", "a{,2}"),
+        # what looks back from where the pattern looks around
+        *(r"\b\B", r"x(?=a)\ba", r"x(?=a)^a", r"x(?=\ba)a", r"x(?!a)(?<=x)", r"x(?=a)a(?<!xa)", r"^((?<=a)b|a)*$"),
+    ],
 )
 def test_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
