@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -79,10 +78,12 @@ class LogprobsState:
 
     def _unpack_backlog(self) -> None:
         for packed, num_positions in self._backlog:
-            unpacked = unpack_logprobs(packed, self._texts, self._pending, num_positions, self._ranks_known)
-            self._positions.extend(unpacked.positions)
-            self._pending = unpacked.pending
-            self._sum_logprob += unpacked.sum_logprob
+            positions, self._pending = unpack_logprobs(
+                packed, self._texts, self._pending, num_positions, self._ranks_known
+            )
+            self._positions.extend(positions)
+            for position in positions:  # one by one: the sum must not depend on how many came in a step
+                self._sum_logprob += next(iter(position.values())).logprob
         self._backlog.clear()
 
 
@@ -91,34 +92,27 @@ def unpack_prompt_logprobs(
 ) -> PromptLogprobs:
     """Return one entry per prompt token; the first has none, for nothing predicts it."""
     pending = texts.pending_after(prompt_token_ids[:1]) if texts else b""
-    unpacked = unpack_logprobs(packed, texts, pending, packed.num_positions, ranks_known=True)
-    return [None, *unpacked.positions]
-
-
-class Unpacked(NamedTuple):
-    """Positions as dicts; the incomplete bytes after the last; the sum of the first candidates' logprobs."""
-
-    positions: SampleLogprobs
-    pending: bytes
-    sum_logprob: float
+    positions, _ = unpack_logprobs(packed, texts, pending, packed.num_positions, ranks_known=True)
+    return [None, *positions]
 
 
 def unpack_logprobs(
     packed: PackedLogprobs, texts: TokenTexts | None, pending: bytes, num_positions: int, ranks_known: bool
-) -> Unpacked:
-    """Unpack the first `num_positions`. ranks_known: the candidates after the first are the top ones in order."""
+) -> tuple[SampleLogprobs, bytes]:
+    """Return the first `num_positions`, the sampled token first in each, and the incomplete bytes after the last.
+
+    ranks_known: the candidates after the first are the top ones in order
+    """
     shape = (packed.num_positions, packed.num_candidates)
     token_ids = np.frombuffer(packed.token_ids, dtype="<i4").reshape(shape)[:num_positions].tolist()
     logprobs = np.frombuffer(packed.logprobs, dtype="<f4").reshape(shape)[:num_positions].tolist()
     ranks = np.frombuffer(packed.ranks, dtype="<i4")[:num_positions].tolist()
     positions: SampleLogprobs = []
-    sum_logprob = 0.0
     for ids, values, rank in zip(token_ids, logprobs, ranks, strict=True):
         positions.append(_one_position(ids, values, rank, texts, pending, ranks_known))
-        sum_logprob += values[0]
         if texts is not None:
             _, pending = texts.after(pending, ids[0])
-    return Unpacked(positions, pending, sum_logprob)
+    return positions, pending
 
 
 def _one_position(

@@ -44,6 +44,16 @@ def test_texts_of_the_sampled_tokens_join_to_the_text(text, data):
     )
 
 
+def test_the_sum_is_the_same_however_many_tokens_come_in_a_step():
+    values, sums = [-3.4646306, -0.6040913, -1e-9, -7.3e-12, -1.3e-13, -2.1e-15, -1.77e-15, -3.8e-16], []
+    for sizes in ([1] * 8, [2, 6]):
+        state, rest = LogprobsState(None, [32], candidates_are_top=True), iter(values)
+        for size in sizes:
+            state.add(packed([[(5, next(rest))] for _ in range(size)], [1] * size), size)
+        sums.append(state.cumulative_logprob)
+    assert sums[0] == sums[1]
+
+
 def test_part_of_a_character_has_no_text_and_the_last_part_has_all_of_it():
     state = LogprobsState(TEXTS, [32], candidates_are_top=True)
     emoji = list("🙂".encode())
