@@ -14,7 +14,7 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 # What quantises a float checkpoint while it loads.
 QuantizationMethod = Literal["int8", "int4"]
 # What a checkpoint may be quantised with already; vLLM's names.
-QUANTIZATION_METHODS = ("int8", "int4", "gguf", "gptq", "awq", "compressed-tensors")
+QUANTIZATION_METHODS = ("int8", "int4", "gguf", "gptq", "awq", "compressed-tensors", "mxfp4")
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 
 

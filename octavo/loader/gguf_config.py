@@ -10,11 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.errors import CheckpointError, UnsupportedError
+from octavo.errors import UnsupportedError
 from octavo.loader.end_of_generation import find_end_of_generation_ids
 from octavo.loader.gguf_experts import expert_values, shared_expert_size, sigmoid_expert_values
 from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.gguf_heads import has_roberta_head, roberta_head
+from octavo.loader.gguf_reading import (
+    attention_heads,
+    head_dim,
+    layer_count,
+    layer_types,
+    number,
+    size,
+    vocab_size,
+)
 from octavo.loader.gguf_rope import rope_values
 from octavo.loader.hf_config import HFConfig
 from octavo.log import get_logger
@@ -86,12 +95,6 @@ def gguf_pooling(file: GGUFFile) -> str | None:
     return None if number is None else _POOLINGS.get(number)
 
 
-def attention_heads(file: GGUFFile) -> tuple[int, int]:
-    """Return the numbers of query heads and of key/value heads."""
-    num_query_heads = _size(file, "attention.head_count")
-    return num_query_heads, _size(file, "attention.head_count_kv", num_query_heads)
-
-
 @dataclass(frozen=True)
 class _Architecture:
     hf_class: str
@@ -102,20 +105,20 @@ class _Architecture:
 def _decoder(file: GGUFFile) -> ConfigValues:
     """Return what all decoders with RMSNorm and rotary embeddings share."""
     num_query_heads, num_kv_heads = attention_heads(file)
-    hidden_size = _size(file, "embedding_length")
+    hidden_size = size(file, "embedding_length")
     return {
         "hidden_size": hidden_size,
-        "intermediate_size": _size(file, "feed_forward_length"),
-        "num_hidden_layers": _num_layers(file),
+        "intermediate_size": size(file, "feed_forward_length"),
+        "num_hidden_layers": layer_count(file),
         "num_attention_heads": num_query_heads,
         "num_key_value_heads": num_kv_heads,
-        "head_dim": _head_dim(file),
+        "head_dim": head_dim(file),
         "hidden_act": "silu",
-        "max_position_embeddings": _size(file, "context_length"),
+        "max_position_embeddings": size(file, "context_length"),
         "rms_norm_eps": file.get(f"{file.architecture}.attention.layer_norm_rms_epsilon", float),
-        "vocab_size": _vocab_size(file),
+        "vocab_size": vocab_size(file),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        **rope_values(file, _head_dim(file)),
+        **rope_values(file, head_dim(file)),
     }
 
 
@@ -144,6 +147,19 @@ def _qwen3_moe(file: GGUFFile) -> ConfigValues:
 
 def _olmoe(file: GGUFFile) -> ConfigValues:
     return {**_decoder(file), **expert_values(file, normalizes=False)}
+
+
+def _gpt_oss(file: GGUFFile) -> ConfigValues:
+    values = {**_decoder(file), **expert_values(file, normalizes=True)}
+    scaling = values["rope_scaling"]
+    return {
+        **values,
+        "intermediate_size": values["moe_intermediate_size"],
+        "sliding_window": size(file, "attention.sliding_window"),
+        "layer_types": layer_types(file, values["num_hidden_layers"], default_period=2),
+        # not in the metadata: the model was made so
+        "rope_scaling": scaling and {**scaling, "truncate": False},
+    }
 
 
 def _granite_moe(file: GGUFFile) -> ConfigValues:
@@ -183,10 +199,10 @@ def _gemma2(file: GGUFFile) -> ConfigValues:
     values = _gemma(file, large_num_layers=46)
     return {
         **values,
-        "attn_logit_softcapping": _number(file, "attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": _number(file, "final_logit_softcapping", 30.0),
-        "sliding_window": _size(file, "attention.sliding_window", 4096),
-        "layer_types": _layer_types(file, values["num_hidden_layers"], default_period=2),
+        "attn_logit_softcapping": number(file, "attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": number(file, "final_logit_softcapping", 30.0),
+        "sliding_window": size(file, "attention.sliding_window", 4096),
+        "layer_types": layer_types(file, values["num_hidden_layers"], default_period=2),
     }
 
 
@@ -199,8 +215,8 @@ def _gemma3(file: GGUFFile) -> ConfigValues:
         "attn_logit_softcapping": None,
         "final_logit_softcapping": file.get("gemma3.final_logit_softcapping", float),
         "sliding_window": window,
-        "layer_types": _layer_types(file, num_layers, default_period=6) if window else ["full_attention"] * num_layers,
-        "rope_local_base_freq": _number(file, "rope.freq_base_swa", 10_000.0),
+        "layer_types": layer_types(file, num_layers, default_period=6) if window else ["full_attention"] * num_layers,
+        "rope_local_base_freq": number(file, "rope.freq_base_swa", 10_000.0),
     }
 
 
@@ -212,10 +228,10 @@ def _granite(file: GGUFFile) -> ConfigValues:
     values = _llama(file)
     return {
         **values,
-        "attention_multiplier": _number(file, "attention.scale", values["head_dim"] ** -0.5),
-        "embedding_multiplier": _number(file, "embedding_scale", 1.0),
-        "residual_multiplier": _number(file, "residual_scale", 1.0),
-        "logits_scaling": _number(file, "logit_scale", 1.0),
+        "attention_multiplier": number(file, "attention.scale", values["head_dim"] ** -0.5),
+        "embedding_multiplier": number(file, "embedding_scale", 1.0),
+        "residual_multiplier": number(file, "residual_scale", 1.0),
+        "logits_scaling": number(file, "logit_scale", 1.0),
     }
 
 
@@ -246,14 +262,14 @@ def _starcoder2(file: GGUFFile) -> ConfigValues:
 def _gpt2(file: GGUFFile) -> ConfigValues:
     num_heads, _ = attention_heads(file)
     return {
-        "n_embd": _size(file, "embedding_length"),
-        "n_inner": _size(file, "feed_forward_length"),
-        "n_layer": _num_layers(file),
+        "n_embd": size(file, "embedding_length"),
+        "n_inner": size(file, "feed_forward_length"),
+        "n_layer": layer_count(file),
         "n_head": num_heads,
-        "n_positions": _size(file, "context_length"),
+        "n_positions": size(file, "context_length"),
         "layer_norm_epsilon": file.require("gpt2.attention.layer_norm_epsilon", float),
         "activation_function": "gelu_new",
-        "vocab_size": _vocab_size(file),
+        "vocab_size": vocab_size(file),
     }
 
 
@@ -262,13 +278,13 @@ def _bert(file: GGUFFile) -> ConfigValues:
     types = file.tensors.get("token_types.weight")
     num_query_heads, _ = attention_heads(file)
     return {
-        "hidden_size": _size(file, "embedding_length"),
-        "intermediate_size": _size(file, "feed_forward_length"),
-        "num_hidden_layers": _num_layers(file),
+        "hidden_size": size(file, "embedding_length"),
+        "intermediate_size": size(file, "feed_forward_length"),
+        "num_hidden_layers": layer_count(file),
         "num_attention_heads": num_query_heads,
-        "max_position_embeddings": _size(file, "context_length"),
+        "max_position_embeddings": size(file, "context_length"),
         "layer_norm_eps": file.require(f"{file.architecture}.attention.layer_norm_epsilon", float),
-        "vocab_size": _vocab_size(file),
+        "vocab_size": vocab_size(file),
         "type_vocab_size": 1 if types is None else types.shape[0],
     }
 
@@ -278,7 +294,7 @@ def _bert_or_roberta(file: GGUFFile) -> ConfigValues:
 
 
 def _nomic_bert(file: GGUFFile) -> ConfigValues:
-    rope = rope_values(file, _head_dim(file))
+    rope = rope_values(file, head_dim(file))
     return {**_bert(file), "rope_theta": rope["rope_theta"], "rope_scaling": rope["rope_scaling"]}
 
 
@@ -290,6 +306,7 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "qwen3moe": _Architecture("Qwen3MoeForCausalLM", "qwen3_moe", _qwen3_moe),
     "olmoe": _Architecture("OlmoeForCausalLM", "olmoe", _olmoe),
     "granitemoe": _Architecture("GraniteMoeForCausalLM", "granitemoe", _granite_moe),
+    "gpt-oss": _Architecture("GptOssForCausalLM", "gpt_oss", _gpt_oss),
     "dots1": _Architecture("Dots1ForCausalLM", "dots1", _sigmoid_moe),
     "glm4moe": _Architecture("Glm4MoeForCausalLM", "glm4_moe", _sigmoid_moe),
     "gemma2": _Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
@@ -305,70 +322,7 @@ _ARCHITECTURES: dict[str, _Architecture] = {
 }
 
 
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "dots1", "glm4moe")
-
-
-def _size(file: GGUFFile, key: str, default: int | None = None) -> int:
-    """Return a size of the model, at least 1; a per-layer array counts if all layers agree."""
-    key = f"{file.architecture}.{key}"
-    value = file.metadata.get(key, default)
-    numbers = file.numbers(key) if not isinstance(value, (int, type(None))) else None
-    if numbers is not None:
-        if len(set(numbers.tolist())) != 1:
-            raise UnsupportedError(f"{file.path}: metadata {key!r} differs from layer to layer, which is not supported")
-        value = numbers.tolist()[0]
-    if value is None:
-        raise CheckpointError(f"{file.path}: metadata has no {key!r}, which this model needs")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{file.path}: metadata {key!r} must be a positive integer, got {value!r}")
-    return value
-
-
-def _num_layers(file: GGUFFile) -> int:
-    """Return the number of layers, no more than the file can have: lists of that length are made of it."""
-    num_layers = _size(file, "block_count")
-    if num_layers > len(file.tensors):
-        raise CheckpointError(
-            f"{file.path} says it has {num_layers} layers, but holds only {len(file.tensors)} tensors"
-        )
-    return num_layers
-
-
-def _number(file: GGUFFile, key: str, default: float) -> float:
-    value = file.get(f"{file.architecture}.{key}", float)
-    return default if value is None else value
-
-
-def _head_dim(file: GGUFFile) -> int:
-    num_query_heads, _ = attention_heads(file)
-    key_dim = _size(file, "attention.key_length", max(1, _size(file, "embedding_length") // num_query_heads))
-    value_dim = _size(file, "attention.value_length", key_dim)
-    if key_dim != value_dim:
-        raise UnsupportedError(f"{file.path}: keys of {key_dim} and values of {value_dim} per head; they must be equal")
-    return key_dim
-
-
-def _vocab_size(file: GGUFFile) -> int:
-    """Return the rows of the embedding: files may have more rows than tokens, and logits are as wide as the rows."""
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise CheckpointError(f"{file.path} has no tensor 'token_embd.weight'")
-    return embedding.shape[0]
-
-
-def _layer_types(file: GGUFFile, num_layers: int, default_period: int) -> list[str]:
-    """Return sliding_attention or full_attention per layer; a period p makes every p-th layer full."""
-    key = f"{file.architecture}.attention.sliding_window_pattern"
-    pattern = file.metadata.get(key)
-    if pattern is None or isinstance(pattern, int):
-        period = _size(file, "attention.sliding_window_pattern", default_period)
-        is_sliding = [(layer + 1) % period != 0 for layer in range(num_layers)]
-    else:
-        numbers = file.numbers(key)
-        is_sliding = [] if numbers is None else [bool(item) for item in numbers.tolist()]
-        if len(is_sliding) != num_layers:
-            raise CheckpointError(f"{file.path}: {key!r} has {len(is_sliding)} entries for {num_layers} layers")
-    return ["sliding_attention" if sliding else "full_attention" for sliding in is_sliding]
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gpt-oss", "dots1", "glm4moe")
 
 
 def _special_token_ids(file: GGUFFile) -> ConfigValues:

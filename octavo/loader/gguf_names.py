@@ -120,6 +120,17 @@ _LAYOUTS: dict[str, _Layout] = {
     "qwen3moe": _MOE,
     "olmoe": _MOE,
     "granitemoe": _Layout(_DECODER_WHOLE, {**_PLAIN.layer, **_GRANITE_EXPERTS}, changes=_ROTARY_ROWS, change_bias=True),
+    "gpt-oss": _Layout(
+        _DECODER_WHOLE,
+        {
+            **_ATTENTION,
+            **_EXPERTS,
+            "attn_norm": "input_layernorm",
+            "attn_sinks": "self_attn.sinks",
+            "ffn_gate_inp": "mlp.router",
+            "post_attention_norm": "post_attention_layernorm",
+        },
+    ),
     "dots1": _Layout(_DECODER_WHOLE, {**_MOE.layer, **_DEEPSEEK_SHARED}),
     "glm4moe": _Layout(
         _DECODER_WHOLE, {**_MOE.layer, **_DEEPSEEK_SHARED, "post_attention_norm": "post_attention_layernorm"}
@@ -185,6 +196,7 @@ _LAYOUTS: dict[str, _Layout] = {
     ),
 }
 
+_WITHOUT_SUFFIX = ("exp_probs_b", "attn_sinks")  # tensors that have none in the Hugging Face convention
 _TENSOR_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>[a-z0-9_]+(?:\.output)?)\.(?P<suffix>weight|bias)")
 
 
@@ -203,7 +215,7 @@ def hf_name(architecture: str, gguf_name: str) -> HFName | None:
         prefix = f"{layout.layer_prefix}{int(layer)}."
     if target is None:
         return None
-    if stem == "exp_probs_b":  # a bias by name alone
+    if stem in _WITHOUT_SUFFIX:
         return HFName(prefix + target)
     return HFName(f"{prefix}{target}.{suffix}", _change(layout, stem, suffix))
 

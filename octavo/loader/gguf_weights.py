@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.compact import GROUP_SIZES, BlockMatrix, CompactMatrix, HalfMatrix
 from octavo.loader.cut import CutTensor
-from octavo.loader.gguf_config import attention_heads
 from octavo.loader.gguf_file import GGUFFile, GGUFTensorInfo
 from octavo.loader.gguf_names import Change, hf_name
+from octavo.loader.gguf_reading import attention_heads
 from octavo.loader.local_files import PageRelease
 from octavo.loader.weights import HostTensor, check_shape
 from octavo.log import get_logger

@@ -8,9 +8,11 @@ from octavo.errors import CheckpointError, UnsupportedError
 from octavo.loader.hf_config import HFConfig
 from octavo.quantization.layouts import AwqLayout, GptqLayout, IntLayout, Layout, PackedIntLayout
 
+MXFP4 = "mxfp4"
+
 
 def read_layout(config: HFConfig) -> Layout | None:
-    """Return how quantised modules are stored, or None when the checkpoint is not quantised.
+    """Return how quantised modules are stored, or None when none is; MXFP4 is of no modules but of stacked experts.
 
     Raises UnsupportedError for a method or an option that is not supported, CheckpointError for a malformed section.
     """
@@ -18,11 +20,13 @@ def read_layout(config: HFConfig) -> Layout | None:
     if section is None:
         return None
     method = section.str("quant_method", "compressed-tensors" if "config_groups" in section else None)
+    if method == MXFP4:
+        return None
     reader = _READERS.get(method)
     if reader is None:
         raise UnsupportedError(
-            f"{section.source}: quant_method={method!r} is not supported; supported are {', '.join(_READERS)} and GGUF "
-            "files; or use the unquantised model with quantization='int4' or 'int8'"
+            f"{section.source}: quant_method={method!r} is not supported; supported are {', '.join(_READERS)}, {MXFP4} "
+            "and GGUF files; or use the unquantised model with quantization='int4' or 'int8'"
         )
     return reader(section)
 

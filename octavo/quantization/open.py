@@ -13,7 +13,8 @@ from octavo.loader.compact import GROUP_SIZES
 from octavo.loader.open import open_weights
 from octavo.loader.safetensors_weights import SafetensorsWeights
 from octavo.loader.weights import WeightSource
-from octavo.quantization.config_reading import method_of, read_layout
+from octavo.quantization.config_reading import MXFP4, method_of, read_layout
+from octavo.quantization.mxfp4 import Mxfp4Weights
 from octavo.quantization.packed_weights import PackedWeights
 from octavo.quantization.wrappers import ConvertedWeights, exact, quantized
 
@@ -24,6 +25,8 @@ def open_model_weights(checkpoint: Checkpoint, load_config: LoadConfig) -> Weigh
     layout = read_layout(checkpoint.config)
     if layout is not None and isinstance(source, SafetensorsWeights):
         source = PackedWeights(source, layout)
+    elif method_of(checkpoint.config) == MXFP4 and isinstance(source, SafetensorsWeights):
+        source = Mxfp4Weights(source)
     if load_config.quantization is not None:
         source = ConvertedWeights(source, partial(quantized, load_config.quantization))
     return ConvertedWeights(source, exact) if load_config.exact else source
@@ -53,6 +56,6 @@ def quantization_of(checkpoint: Checkpoint) -> StoredQuantization | None:
         return None
     counts = Counter[str]()
     for info in checkpoint.gguf.tensors.values():
-        if len(info.shape) == 2 and info.type.name in GROUP_SIZES:
+        if len(info.shape) >= 2 and info.type.name in GROUP_SIZES:
             counts[info.type.name] += math.prod(info.shape)
     return StoredQuantization("gguf", tuple(name for name, _ in counts.most_common())) if counts else None

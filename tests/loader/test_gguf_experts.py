@@ -69,6 +69,15 @@ def _glm(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_nextn_predict_layers(0)
 
 
+def _gpt_oss(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    _head_size(writer, config)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(64)
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _SIGMOID_EXPERTS = {
     "n_routed_experts": 6,
@@ -95,6 +104,19 @@ FAMILIES = {
         permutes=True,
         metadata=_granite,
     ),
+    "gpt-oss": Family(
+        "gpt-oss",
+        "gpt_oss",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 64,
+            "head_dim": 24,
+            "sliding_window": 13,
+            "rope_parameters": {**_YARN, "truncate": False},
+        },
+        metadata=_gpt_oss,
+    ),
     "dots1": Family("dots1", "dots1", _SIGMOID_EXPERTS, metadata=_sigmoids),
     "glm4moe": Family(
         "glm4moe",
@@ -114,9 +136,15 @@ def converted(model: PreTrainedModel, family: Family) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         values = tensor.numpy()
         layer, kind = _split_in_two(name)
+        is_bias = name.endswith("_bias") and "experts" in name
+        if family.gguf_name == "gpt-oss" and "experts" in name and not is_bias:
+            values = values.swapaxes(1, 2)
         if kind is not None:  # gate and up in one tensor
-            for half, tensor_kind in zip(np.split(values, 2, axis=values.ndim - 2), kind, strict=True):
-                tensors[TENSOR_NAMES[tensor_kind].format(bid=layer) + ".weight"] = half
+            halves = np.split(values, 2, axis=values.ndim - 2)
+            if family.gguf_name == "gpt-oss":
+                halves = [values[:, 0::2], values[:, 1::2]]
+            for half, tensor_kind in zip(halves, kind, strict=True):
+                tensors[TENSOR_NAMES[tensor_kind].format(bid=layer) + (".bias" if is_bias else ".weight")] = half
             continue
         gguf_name = _expert_name(name, layer) or names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name is not None, name
@@ -139,6 +167,9 @@ def _split_in_two(name: str) -> tuple[int, tuple[MODEL_TENSOR, MODEL_TENSOR] | N
 
 def _expert_name(name: str, layer: int) -> str | None:
     kinds = {
+        "experts.down_proj_bias": (MODEL_TENSOR.FFN_DOWN_EXP, ".bias"),
+        "mlp.router.bias": (MODEL_TENSOR.FFN_GATE_INP, ".bias"),
+        "self_attn.sinks": (MODEL_TENSOR.ATTN_SINKS, ".weight"),
         "experts.down_proj": (MODEL_TENSOR.FFN_DOWN_EXP, ".weight"),
         "router.weight": (MODEL_TENSOR.FFN_GATE_INP, ".weight"),
         "e_score_correction_bias": (MODEL_TENSOR.FFN_EXP_PROBS_B, ".bias"),

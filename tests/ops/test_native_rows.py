@@ -44,6 +44,7 @@ def test_ops_agree_with_the_reference(native: Ops, width: int) -> None:
         close(native.activation(x * 4, kind), REFERENCE.activation(x * 4, kind))
         gate_up = random(5, 2 * width, seed=4) * 4
         close(native.act_and_mul(gate_up, kind), REFERENCE.act_and_mul(gate_up, kind), 1e-5)
+    close(native.act_and_mul(gate_up * 4, "clamped_swiglu"), REFERENCE.act_and_mul(gate_up * 4, "clamped_swiglu"), 1e-5)
 
 
 def test_norms_and_maps_take_heads_as_rows(native: Ops) -> None:
@@ -133,6 +134,7 @@ def test_bad_arguments_are_refused(native: Ops) -> None:
         ("y must be", lambda: native.add(x, random(4, 9))),
         ("cap must be positive", lambda: native.softcap(x, 0.0)),
         ("activation must be one of silu, .*'swish'", lambda: native.activation(x, "swish")),  # type: ignore[arg-type]
+        ("activation must be one of", lambda: native.activation(random(4, 8), "clamped_swiglu")),
         ("even number of columns", lambda: native.act_and_mul(random(4, 9), "silu")),
         ("rows must lie in 0..3, got 4", lambda: native.take_rows(x, np.array([4], np.int32))),
         ("rows must lie in 0..3, got -1", lambda: native.take_rows(x, np.array([-1], np.int32))),

@@ -107,6 +107,14 @@ def test_activations_up_to_large_arguments(kind: Any) -> None:
     close(gated, expected[:4] * torch.tensor(x[4:8]))
 
 
+def test_the_clamped_gate_is_gpt_oss_s() -> None:
+    x = np.concatenate([10 * random(6, 8), np.array([[np.inf, -np.inf, 7, -7, np.nan, 0, 1, 1]], np.float32)])
+    gate, up = torch.tensor(x)[:, :4].clamp(max=7.0), torch.tensor(x)[:, 4:].clamp(-7.0, 7.0)
+    expected = (up + 1) * gate * torch.sigmoid(gate * 1.702)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(OPS.act_and_mul(x, "clamped_swiglu"), expected, rtol=1e-5, atol=1e-5)
+
+
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 
