@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "dispatch.h"
 #include "rows.h"
+#include "scratch.h"
 #include "thread_pool.h"
 
 namespace octavo {
@@ -58,18 +60,23 @@ void score(const float* logits, std::int64_t count, bool is_sigmoid, float* scor
 }
 
 // Chooses top_k experts of one row, best first, the lower number first among equals; NaNs are worse than all else.
-void choose(const float* logits, const Routing& routing, std::int64_t num_experts, float* scratch, std::int32_t* experts, float* weights) {
+// scratch: 2 * num_experts floats
+void choose(const float* logits, const Routing& routing, std::int64_t num_experts, float* scratch, std::int32_t* experts,
+            float* weights) {
+    // What is taken ranks below all others, and a NaN just above it.
+    constexpr float kTaken = -std::numeric_limits<float>::infinity();
+    constexpr float kNan = std::numeric_limits<float>::lowest();
     float* scores = scratch;
     float* ranked = scratch + num_experts;
     score(logits, num_experts, routing.is_sigmoid, scores);
-    for (std::int64_t e = 0; e < num_experts; ++e) ranked[e] = routing.bias.empty() ? scores[e] : scores[e] + routing.bias[static_cast<std::size_t>(e)];
-    float sum = 0.0f;
+    for (std::int64_t e = 0; e < num_experts; ++e) {
+        const float rank = routing.bias.empty() ? scores[e] : scores[e] + routing.bias[static_cast<std::size_t>(e)];
+        ranked[e] = rank > kNan ? rank : kNan;
+    }
+    float sum = routing.is_sigmoid ? 1e-20f : 0.0f;  // all sigmoids may be 0
     for (std::int64_t n = 0; n < routing.top_k; ++n) {
-        std::int64_t best = -1;
-        for (std::int64_t e = 0; e < num_experts; ++e) {
-            const bool is_taken = std::find(experts, experts + n, static_cast<std::int32_t>(e)) != experts + n;
-            if (!is_taken && (best < 0 || ranked[e] > ranked[best] || (std::isnan(ranked[best]) && !std::isnan(ranked[e])))) best = e;
-        }
+        const std::int64_t best = std::max_element(ranked, ranked + num_experts) - ranked;
+        ranked[best] = kTaken;
         experts[n] = static_cast<std::int32_t>(best);
         weights[n] = scores[best];
         sum += scores[best];
@@ -86,9 +93,9 @@ Routes route(const Matrix<const float>& logits, const Routing& routing) {
     routes.experts.resize(num_choices);
     routes.weights.resize(num_choices);
     parallel_ranges(logits.rows, static_cast<double>(num_experts * (10 + top_k)), [&](std::int64_t begin, std::int64_t end) {
-        std::vector<float> scratch(static_cast<std::size_t>(2 * num_experts));
+        float* scratch = thread_scratch(2 * num_experts);
         for (std::int64_t row = begin; row < end; ++row) {
-            choose(logits.row(row), routing, num_experts, scratch.data(), routes.experts.data() + row * top_k,
+            choose(logits.row(row), routing, num_experts, scratch, routes.experts.data() + row * top_k,
                    routes.weights.data() + row * top_k);
         }
     });
@@ -205,6 +212,7 @@ Experts read_experts(const std::vector<nb::object>& weights, nb::handle bias) {
     if (weights.empty()) raise_value_error("weights must be of one expert at least, got none");
     Experts experts;
     for (const nb::object& weight : weights) {
+        if (weight.is_none()) raise_value_error("weights must be packed, got None");
         experts.weights.push_back(nb::cast<const PackedWeight*>(weight));
         if (experts.weights.back()->out_features() == experts.out_features() &&
             experts.weights.back()->in_features() == experts.in_features()) {

@@ -372,6 +372,7 @@ class Tape {
     // Keeps a Python object alive as long as the tape.
     template <class T>
     const T& hold(nb::object object) {
+        if (object.is_none()) raise_value_error("a recorded constant must not be None");
         held_.push_back(object);
         return *nb::cast<const T*>(object);
     }

@@ -15,16 +15,16 @@ def expert_values(file: GGUFFile, normalizes: bool) -> dict[str, Any]:
     name = file.architecture
     norm = file.get(f"{name}.expert_weights_norm", bool)
     return {
-        "num_experts": _width(file, "ffn_gate_inp", 0),
+        "num_experts": file.require(f"{name}.expert_count", int),
         "num_experts_per_tok": file.require(f"{name}.expert_used_count", int),
-        "moe_intermediate_size": _width(file, "ffn_down_exps", -1),
+        "moe_intermediate_size": _width(file, "ffn_down_exps"),
         "norm_topk_prob": normalizes if norm is None else norm,
     }
 
 
 def shared_expert_size(file: GGUFFile) -> int:
     """Return the inner features of the expert that all tokens go to; 0: there is none."""
-    return _width(file, "ffn_down_shexp", -1) if _find(file, "ffn_down_shexp") else 0
+    return _width(file, "ffn_down_shexp") if _find(file, "ffn_down_shexp") else 0
 
 
 def sigmoid_expert_values(file: GGUFFile) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def sigmoid_expert_values(file: GGUFFile) -> dict[str, Any]:
     name = file.architecture
     if file.get(f"{name}.expert_gating_func", int) not in (_SIGMOID, None):
         raise UnsupportedError(f"{file.path}: experts of {name} that are chosen otherwise than by sigmoids")
-    values = expert_values(file, normalizes=True)
+    values = expert_values(file, normalizes=False)
     scale = file.get(f"{name}.expert_weights_scale", float)
     return {
         **values,
@@ -43,11 +43,12 @@ def sigmoid_expert_values(file: GGUFFile) -> dict[str, Any]:
     }
 
 
-def _width(file: GGUFFile, stem: str, axis: int) -> int:
+def _width(file: GGUFFile, stem: str) -> int:
+    """Return the input features of a projection."""
     tensor = _find(file, stem)
     if tensor is None:
         raise CheckpointError(f"{file.path} has no tensor {stem!r} in any layer, which this model needs")
-    return file.tensors[tensor].shape[axis]
+    return file.tensors[tensor].shape[-1]
 
 
 def _find(file: GGUFFile, stem: str) -> str | None:

@@ -101,6 +101,14 @@ def positive(config: HFConfig, key: str, default: int | None = None, limit: int 
     return value
 
 
+def count(config: HFConfig, key: str, limit: int = 10_000) -> int:
+    """Read how many there are of what may be absent."""
+    value = config.int(key, 0)
+    if not 0 <= value <= limit:
+        raise CheckpointError(f"{config.source}: {key!r} must be from 0 to {limit}, got {value}")
+    return value
+
+
 def num_layers(config: HFConfig, key: str = "num_hidden_layers") -> int:
     """Read the number of layers, within reason: what follows allocates for each of them."""
     return positive(config, key, limit=10_000)

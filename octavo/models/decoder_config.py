@@ -28,6 +28,14 @@ class ExpertsConfig:
     has_shared_gate: bool = False
     has_biases: bool = False
 
+    @property
+    def widths(self) -> dict[int, int]:
+        """The inner features of experts -> how many have so many."""
+        widths = {self.intermediate_size: self.count}
+        if self.shared_size:
+            widths[self.shared_size] = widths.get(self.shared_size, 0) + 1
+        return widths
+
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
@@ -95,14 +103,10 @@ class DecoderConfig:
     bidirectional: bool = False
 
     @property
-    def mlp_widths(self) -> list[list[int]]:
-        """The inner features of every MLP and every expert of each layer."""
-        return [
-            [layer.experts.intermediate_size] * layer.experts.count + [layer.experts.shared_size]
-            if layer.experts
-            else [self.intermediate_size]
-            for layer in self.layers
-        ]
+    def mlp_widths(self) -> list[dict[int, int]]:
+        """Of each layer, how many MLPs or experts have how many inner features: features -> number."""
+        dense = {self.intermediate_size: 1}
+        return [dense if layer.experts is None else layer.experts.widths for layer in self.layers]
 
     @property
     def facts(self) -> ModelFacts:

@@ -51,8 +51,8 @@ class EncoderConfig:
         return self.hidden_size // self.num_heads
 
     @property
-    def mlp_widths(self) -> list[list[int]]:
-        return [[self.intermediate_size]] * len(self.layers)
+    def mlp_widths(self) -> list[dict[int, int]]:
+        return [{self.intermediate_size: 1}] * len(self.layers)
 
     @property
     def second_text_offset(self) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.loader.hf_config import HFConfig
-from octavo.models.config_reading import positive, read_decoder_config, read_layer_types, refuse, with_windows
+from octavo.models.config_reading import (
+    count,
+    read_decoder_config,
+    read_layer_types,
+    refuse,
+    with_defaults,
+    with_windows,
+)
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.expert_reading import read_experts, with_experts
 from octavo.ops.interface import Routing
@@ -16,18 +23,25 @@ NAMES = WeightNames(harmless=(*WeightNames().harmless, _DRAFT_LAYERS))
 
 
 def read_glm_config(config: HFConfig) -> DecoderConfig:
-    decoder = _read_config(config, "Glm4MoeForCausalLM")
+    config = with_defaults(config, rms_norm_eps=1e-5, norm_topk_prob=True)
+    if "rope_parameters" not in config:
+        config = with_defaults(config, partial_rotary_factor=0.5)
     return replace(
-        decoder,
+        _read_config(config, "Glm4MoeForCausalLM"),
         output_bias=False,
         qk_norm="head" if config.bool("use_qk_norm", False) else None,
-        num_draft_layers=config.int("num_nextn_predict_layers", 0),
+        num_draft_layers=count(config, "num_nextn_predict_layers"),
     )
 
 
 def read_dots_config(config: HFConfig) -> DecoderConfig:
     decoder = replace(_read_config(config, "Dots1ForCausalLM"), qk_norm="head")
-    return with_windows(config, decoder, read_layer_types(config, ["full_attention"] * len(decoder.layers)))
+    first = config.int("max_window_layers", 62)
+    default = [
+        "sliding_attention" if "sliding_window" in config and index >= first else "full_attention"
+        for index in range(len(decoder.layers))
+    ]
+    return with_windows(config, decoder, read_layer_types(config, default))
 
 
 def _read_config(config: HFConfig, architecture: str) -> DecoderConfig:
@@ -36,11 +50,10 @@ def _read_config(config: HFConfig, architecture: str) -> DecoderConfig:
     routing = Routing(
         1,
         "sigmoid",
-        renormalize=config.bool("norm_topk_prob", True),
+        renormalize=config.bool("norm_topk_prob", False),
         scale=config.float("routed_scaling_factor", 1.0),
     )
     experts = read_experts(config, "moe_intermediate_size", routing)
-    shared_size = experts.intermediate_size * config.int("n_shared_experts", 0)
+    shared_size = experts.intermediate_size * count(config, "n_shared_experts")
     experts = replace(experts, has_routing_bias=True, shared_size=shared_size)
-    first = positive(config, "first_k_dense_replace") if config.int("first_k_dense_replace", 0) else 0
-    return with_experts(decoder, experts, range(first, len(decoder.layers)))
+    return with_experts(decoder, experts, range(count(config, "first_k_dense_replace"), len(decoder.layers)))

@@ -24,9 +24,21 @@ NAMES = WeightNames(
 )
 
 
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
 def read_config(config: HFConfig) -> DecoderConfig:
     refuse(config, hidden_act="silu", swiglu_alpha=1.702, swiglu_limit=7.0, mlp_bias=False)
-    config = with_defaults(config, attention_bias=True, rms_norm_eps=1e-5)
+    config = with_defaults(config, attention_bias=True, rms_norm_eps=1e-5, head_dim=64, sliding_window=128)
+    if not {"rope_parameters", "rope_scaling"} & config.values.keys():
+        config = with_defaults(config, rope_scaling=_ROPE)
     decoder = read_decoder_config(config, "GptOssForCausalLM", rope_theta=150_000.0)
     # Transformers takes the softmax of the chosen logits: the same numbers.
     experts = replace(read_experts(config, "intermediate_size", Routing(1, renormalize=True)), has_biases=True)

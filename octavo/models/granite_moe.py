@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from octavo.loader.hf_config import HFConfig
 from octavo.models import granite
-from octavo.models.config_reading import refuse
+from octavo.models.config_reading import count, refuse
 from octavo.models.decoder_config import DecoderConfig, ExpertNames, WeightNames
 from octavo.models.expert_reading import read_experts, with_experts
 from octavo.ops.interface import Routing
@@ -29,7 +29,7 @@ def read_config(config: HFConfig) -> DecoderConfig:
     decoder = replace(granite.read_config(config), architecture="GraniteMoeForCausalLM")
     # Transformers takes the softmax of the chosen logits: the same numbers.
     experts = read_experts(config, "intermediate_size", Routing(1, renormalize=True))
-    experts = replace(experts, shared_size=config.int("shared_intermediate_size", 0))
+    experts = replace(experts, shared_size=count(config, "shared_intermediate_size", limit=2**31 - 1))
     return with_experts(decoder, experts, range(len(decoder.layers)))
 
 

@@ -101,7 +101,7 @@ def stage_layers(config: DecoderConfig | EncoderConfig, num_stages: int, stage: 
     """Return a stage's layers, so that stages have about as many weights; the logits count as their layers' worth."""
     num_layers = len(config.layers)
     attention = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
-    mlp_width = sum(map(sum, config.mlp_widths)) / num_layers
+    mlp_width = sum(width * number for widths in config.mlp_widths for width, number in widths.items()) / num_layers
     layer_weights = config.hidden_size * (attention + (3 if config.gated_mlp else 2) * mlp_width)
     total = num_layers + (config.vocab_size * config.hidden_size / layer_weights if has_logits else 0)
 
@@ -124,8 +124,7 @@ def check_sizes(config: DecoderConfig | EncoderConfig, tp_size: int, pp_size: in
             f"tensor_parallel_size={tp_size} exceeds the {config.num_heads} query heads of {config.architecture}, and "
             "every rank needs one"
         )
-    widths = [width for widths in config.mlp_widths for width in widths if width]
-    smallest = min(config.hidden_size, config.vocab_size, *widths)
+    smallest = min(config.hidden_size, config.vocab_size, *(min(widths) for widths in config.mlp_widths))
     if tp_size > smallest:
         raise ConfigError(f"tensor_parallel_size={tp_size} exceeds the {smallest} features of {config.architecture}")
 

@@ -27,7 +27,8 @@ def route(logits: Float, routing: Routing) -> tuple[Int, Float]:
         experts = np.argsort(-ranked, axis=1, kind="stable")[:, : routing.top_k].astype(np.int32)
         weights = np.take_along_axis(scores, experts, axis=1)
         if routing.renormalize:
-            weights = weights / weights.sum(axis=1, keepdims=True)
+            nothing = np.float32(1e-20 if routing.scores == "sigmoid" else 0)  # all sigmoids may be 0
+            weights = weights / (weights.sum(axis=1, keepdims=True) + nothing)
     return experts, (weights * np.float32(routing.scale)).astype(np.float32)
 
 

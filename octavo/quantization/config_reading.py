@@ -16,11 +16,8 @@ def read_layout(config: HFConfig) -> Layout | None:
 
     Raises UnsupportedError for a method or an option that is not supported, CheckpointError for a malformed section.
     """
-    section = config.section("quantization_config") or config.section("compression_config")
-    if section is None:
-        return None
-    method = section.str("quant_method", "compressed-tensors" if "config_groups" in section else None)
-    if method == MXFP4:
+    section, method = _section(config), method_of(config)
+    if section is None or method is None or method == MXFP4:
         return None
     reader = _READERS.get(method)
     if reader is None:
@@ -33,10 +30,14 @@ def read_layout(config: HFConfig) -> Layout | None:
 
 def method_of(config: HFConfig) -> str | None:
     """Return the quantisation's name, or None."""
-    section = config.section("quantization_config") or config.section("compression_config")
+    section = _section(config)
     if section is None:
         return None
     return section.str("quant_method", "compressed-tensors" if "config_groups" in section else None)
+
+
+def _section(config: HFConfig) -> HFConfig | None:
+    return config.section("quantization_config") or config.section("compression_config")
 
 
 def _read_gptq(section: HFConfig) -> Layout:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.errors import CheckpointError
 from octavo.loader.compact import BlockMatrix
 from octavo.loader.cut import as_slice
 from octavo.loader.safetensors_weights import SafetensorsWeights
@@ -37,9 +38,15 @@ class Mxfp4Weights:
             return self._tensors.stack(name, shape)
         count, in_features, out_features = shape
         groups = -(-in_features // _GROUP)  # a remainder is refused by its shape
-        blocks = self._tensors.get(f"{name}_blocks", (count, out_features, groups, _GROUP // 2)).stored()
-        scales = self._tensors.get(f"{name}_scales", (count, out_features, groups)).stored()
+        blocks = self._bytes(f"{name}_blocks", (count, out_features, groups, _GROUP // 2))
+        scales = self._bytes(f"{name}_scales", (count, out_features, groups))
         return [_Mxfp4Tensor(one, of_it, True) for one, of_it in zip(blocks, scales, strict=True)]
+
+    def _bytes(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        tensor = self._tensors.get(name, shape)
+        if tensor.dtype != "U8":
+            raise CheckpointError(f"{self.where}: tensor {name!r} must be U8, as MXFP4 is stored, got {tensor.dtype}")
+        return tensor.stored()
 
 
 @dataclass(frozen=True)

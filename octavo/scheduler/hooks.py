@@ -20,7 +20,7 @@ class GrammarHook(Protocol):
         """
 
     def take_ready(self) -> list[str]:
-        """Return the ids of requests of which `is_ready` said no, and would not now; each once, aborted ones too."""
+        """Return the ids of requests whose grammars have arrived; each once, also of aborted and of running ones."""
 
     def may_run(self, request: Request) -> bool:
         """Say whether a request whose grammar is compiled may be scheduled now, or would hold up the step."""

@@ -99,11 +99,13 @@ class GrammarPlace:
         self.recent = [*self.recent, token_id][-max(map(len, (end, *self.call_starts))) :]
         if self.recent[-len(end) :] == end:
             self.reasoning_end = None
+            return
         for marker in self.call_starts:
             if self.recent[-len(marker) :] == marker and self.matcher.num_valid(marker) == len(marker):
                 self.reasoning_end = None
                 for begun in marker:
                     self.matcher.accept(begun)
+                return
 
     def _start_reasoning(self, token_id: int) -> None:
         """Take one more of the ids with which reasoning begins."""

@@ -72,7 +72,7 @@ def held_signals() -> Iterator[None]:
         for number, handler in held.items():
             signal.signal(number, handler)
         if came:
-            signal.raise_signal(came[0])
+            signal.raise_signal(signal.SIGTERM if signal.SIGTERM in came else came[0])
 
 
 def _exit(number: int, frame: types.FrameType | None) -> NoReturn:

@@ -75,7 +75,7 @@ STATS = st.builds(
     st.integers(0, 10**6),
     st.floats(0, 1),
     st.integers(0, 10**9),
-    st.builds(PrefixCacheStats, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    st.builds(PrefixCacheStats, st.integers(0, 9), st.integers(0, 9)),
 )
 
 

@@ -113,7 +113,7 @@ def test_the_format_can_be_named_or_switched_off(thinking_folder: Path, tmp_path
     with pytest.raises(ConfigError, match="reasoning-parser 'nobody'"):
         start(thinking_folder, reasoning_parser="nobody")
     with pytest.raises(UnsupportedError, match="not built"):
-        start(thinking_folder, reasoning_parser="deepseek_v41")
+        start(thinking_folder, reasoning_parser="minicpmv")
 
 
 @pytest.mark.parametrize("budget", [-2, 1.5, "many", True])
