@@ -52,7 +52,7 @@ def gguf_config(file: GGUFFile) -> HFConfig:
         raise UnsupportedError(
             f"{file.path} has the architecture {name!r}; supported GGUF architectures: {', '.join(_ARCHITECTURES)}"
         )
-    if file.get(f"{name}.expert_count", int) and name not in _WITH_EXPERTS:
+    if file.get(f"{name}.expert_count", int) and not architecture.has_experts:
         raise UnsupportedError(f"{file.path} is a mixture-of-experts model, which is not supported for {name!r}")
     values: ConfigValues = {
         "architectures": [architecture.hf_class],
@@ -100,6 +100,7 @@ class _Architecture:
     hf_class: str
     model_type: str
     describe: Callable[[GGUFFile], ConfigValues]  # everything but names, special tokens and tying
+    has_experts: bool = False  # or may have
 
 
 def _decoder(file: GGUFFile) -> ConfigValues:
@@ -299,16 +300,16 @@ def _nomic_bert(file: GGUFFile) -> ConfigValues:
 
 
 _ARCHITECTURES: dict[str, _Architecture] = {
-    "llama": _Architecture("LlamaForCausalLM", "llama", _llama),
+    "llama": _Architecture("LlamaForCausalLM", "llama", _llama, has_experts=True),
     "qwen2": _Architecture("Qwen2ForCausalLM", "qwen2", _decoder),
     "qwen3": _Architecture("Qwen3ForCausalLM", "qwen3", _decoder),
-    "qwen2moe": _Architecture("Qwen2MoeForCausalLM", "qwen2_moe", _qwen2_moe),
-    "qwen3moe": _Architecture("Qwen3MoeForCausalLM", "qwen3_moe", _qwen3_moe),
-    "olmoe": _Architecture("OlmoeForCausalLM", "olmoe", _olmoe),
-    "granitemoe": _Architecture("GraniteMoeForCausalLM", "granitemoe", _granite_moe),
-    "gpt-oss": _Architecture("GptOssForCausalLM", "gpt_oss", _gpt_oss),
-    "dots1": _Architecture("Dots1ForCausalLM", "dots1", _sigmoid_moe),
-    "glm4moe": _Architecture("Glm4MoeForCausalLM", "glm4_moe", _sigmoid_moe),
+    "qwen2moe": _Architecture("Qwen2MoeForCausalLM", "qwen2_moe", _qwen2_moe, has_experts=True),
+    "qwen3moe": _Architecture("Qwen3MoeForCausalLM", "qwen3_moe", _qwen3_moe, has_experts=True),
+    "olmoe": _Architecture("OlmoeForCausalLM", "olmoe", _olmoe, has_experts=True),
+    "granitemoe": _Architecture("GraniteMoeForCausalLM", "granitemoe", _granite_moe, has_experts=True),
+    "gpt-oss": _Architecture("GptOssForCausalLM", "gpt_oss", _gpt_oss, has_experts=True),
+    "dots1": _Architecture("Dots1ForCausalLM", "dots1", _sigmoid_moe, has_experts=True),
+    "glm4moe": _Architecture("Glm4MoeForCausalLM", "glm4_moe", _sigmoid_moe, has_experts=True),
     "gemma2": _Architecture("Gemma2ForCausalLM", "gemma2", _gemma2),
     "gemma3": _Architecture("Gemma3ForCausalLM", "gemma3_text", _gemma3),
     "phi3": _Architecture("Phi3ForCausalLM", "phi3", _phi3),
@@ -320,9 +321,6 @@ _ARCHITECTURES: dict[str, _Architecture] = {
     "bert": _Architecture("BertModel", "bert", _bert_or_roberta),
     "nomic-bert": _Architecture("NomicBertModel", "nomic_bert", _nomic_bert),
 }
-
-
-_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gpt-oss", "dots1", "glm4moe")
 
 
 def _special_token_ids(file: GGUFFile) -> ConfigValues:

@@ -73,6 +73,11 @@ class WaitingQueue:
             self._heap = [entry for entry in self._heap if id(entry[1]) not in leaving]
             heapq.heapify(self._heap)
 
+    @property
+    def num_ready(self) -> int:
+        """How many are not set aside."""
+        return len(self._heap)
+
     def __len__(self) -> int:
         return len(self._heap) + len(self._aside)
 

@@ -112,7 +112,9 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step; computed-token counts advance at once."""
-        plan = StepPlan(self.config, len(self.running), len(self.waiting))
+        if self._grammar is not None:
+            self.waiting.bring_back(self._grammar.take_ready())
+        plan = StepPlan(self.config, len(self.running), self.waiting.num_ready)
         self._schedule_running(plan)
         if not plan.output.preempted_request_ids:
             self._schedule_waiting(plan)
@@ -170,7 +172,7 @@ class Scheduler:
     # -- running requests ----------------------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: StepPlan) -> None:
-        others_want = len(self.running) + len(self.waiting) > 1
+        others_want = len(self.running) + self.waiting.num_ready > 1
         index = 0
         while index < len(self.running) and plan.has_room_for_running:
             request = self.running[index]
@@ -247,13 +249,11 @@ class Scheduler:
         passed: list[Request] = []  # keep their places
         num_passed_over = 0
         adapters = AdapterLimit(self.config.max_loras, self.running if self.config.max_loras else ())
-        if self._grammar is not None:
-            self.waiting.bring_back(self._grammar.take_ready())
         while plan.has_room and len(self.running) < self.config.max_num_seqs:
             request = self.waiting.peek()
             if request is None:
                 break
-            others_want = len(self.running) + len(self.waiting) + len(passed) > 1
+            others_want = len(self.running) + self.waiting.num_ready + len(passed) > 1
             try:
                 verdict = Verdict.PASSED_OVER
                 if adapters.may_join(request):

@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 
 from octavo.errors import CheckpointError, OctavoError, UnsupportedError
-from octavo.layers.rotary import LinearRope, Rope
+from octavo.layers.rotary import LinearRope, Rope, YarnRope
 from octavo.loader.hf_config import HFConfig
-from octavo.models import gemma2, gemma3, granite, llama, mistral, phi3, qwen2, qwen3, smollm3, starcoder2
+from octavo.models import (
+    gemma2,
+    gemma3,
+    glm4_moe,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+    starcoder2,
+)
 from octavo.models.registry import ARCHITECTURES, describe
 
 SIZES: dict[str, Any] = dict(
@@ -60,6 +73,35 @@ def test_qwen_windows_need_the_switch_and_start_at_max_window_layers(reader: Any
     assert windows(reader.read_config(listed)) == [12, None, None, 12]
     with pytest.raises(CheckpointError, match="sliding_window"):
         reader.read_config(config(sliding_window=12, use_sliding_window=False, layer_types=types))
+
+
+def test_dots_windows_start_at_max_window_layers_without_a_switch() -> None:
+    values = config(sliding_window=12, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    assert windows(glm4_moe.read_dots_config(values)) == [None] * 4
+    upper = HFConfig({**values.values, "max_window_layers": 3})
+    assert windows(glm4_moe.read_dots_config(upper)) == [None, None, None, 12]
+
+
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "n_shared_experts", "first_k_dense_replace"])
+@pytest.mark.parametrize("value", [-1, 10**12])
+def test_numbers_of_experts_and_layers_are_within_reason(key: str, value: int) -> None:
+    values = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, key: value}
+    with pytest.raises(CheckpointError, match=f"'{key}' must be from 0 to"):
+        glm4_moe.read_glm_config(config(**values))
+
+
+def test_what_glm_and_gpt_oss_leave_out_is_what_transformers_takes() -> None:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    glm = glm4_moe.read_glm_config(config(**experts))
+    assert glm.norm_eps == 1e-5 and glm.layers[1].rope is not None and glm.layers[1].rope.dim == 8
+    assert glm.layers[1].experts is not None and glm.layers[1].experts.routing.renormalize
+    dots = glm4_moe.read_dots_config(config(**experts))
+    assert dots.layers[1].experts is not None and not dots.layers[1].experts.routing.renormalize
+    gpt = gpt_oss.read_config(config(**experts))
+    rope = gpt.layers[0].rope
+    assert gpt.head_dim == 64 and isinstance(rope, YarnRope)
+    assert (rope.factor, rope.original_length, rope.truncate, rope.theta) == (32.0, 4096, False, 150_000.0)
+    assert windows(gpt) == [128, None, 128, None]
 
 
 def test_gemma_layers_alternate_by_default() -> None:
@@ -212,6 +254,18 @@ def test_no_value_of_any_key_raises_anything_but_our_errors(architecture: str, b
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         "logits_scaling": 2.0,
         "norm_epsilon": 1e-5,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [0],
+        "shared_expert_intermediate_size": 48,
+        "shared_intermediate_size": 48,
+        "n_shared_experts": 1,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
     }
     nested = {"text_config": base} if architecture == "Gemma3ForConditionalGeneration" else {}
     assert describe(HFConfig({**base, **nested, "architectures": [architecture]})).num_layers >= 2

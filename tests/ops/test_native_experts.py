@@ -132,6 +132,13 @@ def test_equal_scores_go_to_the_lower_number_and_nan_harms_its_row_alone(native:
     )
 
 
+def test_sigmoids_that_are_all_nothing_weigh_nothing(native: Ops) -> None:
+    routing = Routing(2, "sigmoid", renormalize=True)
+    for ops in (native, ReferenceOps()):
+        with np.errstate(over="ignore"):
+            assert not run(ops, random(2, HIDDEN), np.full((2, EXPERTS), -500, np.float32), routing).any()
+
+
 def test_arguments_that_do_not_fit_are_refused(native: Ops) -> None:
     x, logits, routing = random(3, HIDDEN), random(3, EXPERTS), Routing(2)
     for ops in (native, ReferenceOps()):
@@ -151,6 +158,8 @@ def test_arguments_that_do_not_fit_are_refused(native: Ops) -> None:
             ops.expert_outputs(h[:, 1:], logits, routing, down, [INNER])
         with pytest.raises(ValueError, match="h "):
             ops.expert_outputs(h, logits, routing, down, [INNER - 1])
+    with pytest.raises(ValueError, match="None"):
+        native.expert_inputs(x, logits[:, :1], Routing(1), ExpertWeights((None,)), "silu")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one shape"):
         mixed = (native.pack([x]), native.pack([x[1:]]))
         native.expert_inputs(x, logits[:, :2], routing, ExpertWeights(mixed), "silu")

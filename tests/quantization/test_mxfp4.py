@@ -56,6 +56,15 @@ def test_weights_are_what_the_format_defines(tmp_path: Path) -> None:
         source.stack("e.down", (3, 80, 10))
 
 
+def test_tensors_of_another_type_are_refused(tmp_path: Path) -> None:
+    stack = random_stack(np.random.default_rng(0), 1, 2, 32)
+    for part in stack:
+        tensors = {f"e_{name}": tensor.astype(np.int32 if name == part else np.uint8) for name, tensor in stack.items()}
+        save_file(tensors, tmp_path / "model.safetensors")
+        with pytest.raises(CheckpointError, match=f"e_{part}.*must be U8.*I32"):
+            Mxfp4Weights(SafetensorsWeights(tmp_path)).stack("e", (1, 32, 2))
+
+
 def test_a_checkpoint_in_mxfp4_runs_like_its_float_twin(tmp_path: Path) -> None:
     sizes = {key: value for key, value in llama_config().to_dict().items() if key in GptOssConfig().to_dict()}
     sizes |= {"model_type": "gpt_oss", "architectures": None, "rope_parameters": None, "attention_bias": True}
