@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from octavo.config import EngineArgs
+from octavo.config.configs import OctavoConfig
 from octavo.engine import async_adapters, async_pooling, async_rest
 from octavo.engine.adapters import Adapters
 from octavo.engine.async_client import ConnectClient
@@ -54,11 +55,7 @@ class AsyncLLM:
 
         Raises UnsupportedError for KV cache events.
         """
-        if started.config.cache.enable_kv_events:
-            raise UnsupportedError(
-                "kv_events_config: servers and AsyncLLM publish no events, which LLMEngine.take_kv_events() returns; "
-                "leave it out"
-            )
+        _refuse_kv_events(started.config)
         self.config = started.config
         self.model_config = started.config.model
         self.num_blocks = started.num_blocks
@@ -99,6 +96,7 @@ class AsyncLLM:
         """Wait until a core is ready; raises what is wrong with its options."""
         try:
             resolved = starting.resolve()
+            _refuse_kv_events(resolved.config)  # before the core has loaded the model
             grammars = make_grammar_checker(resolved.config, resolved.tokenizer)
             if grammars is not None:
                 grammars.read_vocabulary()  # while the core loads
@@ -355,3 +353,11 @@ class AsyncLLM:
         except asyncio.TimeoutError:
             raise TimeoutError(f"collective_rpc({method!r}) gave no result in {timeout} seconds") from None
         return results
+
+
+def _refuse_kv_events(config: OctavoConfig) -> None:
+    if config.cache.enable_kv_events:
+        raise UnsupportedError(
+            "kv_events_config: servers and AsyncLLM publish no events, which LLMEngine.take_kv_events() returns; "
+            "leave it out"
+        )

@@ -280,7 +280,7 @@ def test_the_engine_process_starts_before_this_one_imports_what_takes_long():
         "heavy = HEAVY\n"
         "def start(args): sys.exit(f'{args.model} {[name for name in heavy if name in sys.modules]}')\n"
         "launch.StartingProcess = start\n"
-        "launch._start_engine(EngineArgs('some-model'))\n"
+        "launch._start_engine(EngineArgs('some-model'), None)\n"
     ).replace("HEAVY", repr(heavy))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stderr.strip() == "some-model []"
