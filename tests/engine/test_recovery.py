@@ -402,18 +402,22 @@ def test_quick_kills_from_outside_blame_nobody(tiny_llama):
 
     async def scenario() -> list[Any]:
         engine = start(tiny_llama, RecoveryPolicy(), max_num_batched_tokens=32)
-        is_over = asyncio.Event()
+        is_over, has_result = asyncio.Event(), asyncio.Event()
 
         async def client(number: int) -> list[Any]:
             prompt, params = jobs[number]
             results = []
             while not is_over.is_set() or not results:
                 results.append(await consume(engine, prompt, params, RequestOutputKind.DELTA))
+                has_result.set()
             return results
 
         async def killer() -> None:
-            for _ in range(3 * NUM_KILLS):
+            for number in range(3 * NUM_KILLS):
                 await until_running_again(engine)
+                if number % 4 == 0:  # however slow the machine: nobody is alone at kill after kill for ever
+                    has_result.clear()
+                    await has_result.wait()
                 await asyncio.sleep(rng.random() * 0.3)
                 kill(engine)
                 while engine.is_running:
