@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, get_args
 from octavo.config.configs import QUANTIZATION_METHODS, LogprobsMode, SchedulingPolicy
 from octavo.config.option_flags import add_option_arguments, given_options
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.utils.absence import holds_nothing
 from octavo.utils.names import closest_names
 
 Unbuilt: TypeAlias = (
@@ -351,6 +352,7 @@ def _refuse_unless_neutral(name: str, value: Any, known: set[str]) -> None:
         hint = f"; {former}" if former else closest_names(name, (*known, *UNSUPPORTED_OPTIONS))
         raise ConfigError(f"unknown engine option {name!r}{hint}")
     neutral, reason = UNSUPPORTED_OPTIONS[name]
-    is_nothing = value is None or (isinstance(value, (Mapping, list, tuple, str)) and not value)
-    if not is_nothing and not any(type(value) is type(accepted) and value == accepted for accepted in neutral):
+    if not holds_nothing(value) and not any(
+        type(value) is type(accepted) and value == accepted for accepted in neutral
+    ):
         raise UnsupportedError(f"{name}={value!r} is not supported: {reason}; leave it at {neutral[0]!r}")

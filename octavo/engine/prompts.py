@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.types.sampling_checks import as_int, is_valid_unicode, wrong
+from octavo.utils.absence import holds_nothing
 
 MAX_CACHE_SALT_CHARS = 1024
 
@@ -93,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 def _parse_mapping(prompt: Mapping[str, object], encode: Callable[[str], list[int]]) -> ParsedPrompt:
     for key in prompt:
-        if key in _UNSUPPORTED_KEYS and not _is_nothing(prompt[key]):
+        if key in _UNSUPPORTED_KEYS and not holds_nothing(prompt[key]):
             raise UnsupportedError(f"prompts with {key!r} are not supported: {_UNSUPPORTED_KEYS[key]}")
         if key not in _PROMPT_KEYS and key not in _UNSUPPORTED_KEYS:
             raise InvalidRequestError(f"unknown prompt field {key!r}; known: {', '.join(_PROMPT_KEYS)}", key)
@@ -107,11 +108,6 @@ def _parse_mapping(prompt: Mapping[str, object], encode: Callable[[str], list[in
     if text is None:
         raise _wrong_form(prompt)
     return ParsedPrompt(encode(text), text, cache_salt)
-
-
-def _is_nothing(value: object) -> bool:
-    """Say whether a field is there and holds nothing, as programs write it that serve several kinds of models."""
-    return value is None or (isinstance(value, (Mapping, list, tuple)) and not value)
 
 
 def _token_ids(values: object) -> list[int]:

@@ -22,8 +22,8 @@ class StepQueue:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._steps: deque[tuple[SchedulerOutput, PendingOutput]] = deque()
-        # what a failed step was to tell the workers: told again with the next one
         self._num_in_doubt = 0  # of the oldest steps: started before it was known that one before them failed
+        # what a failed step was to tell the workers: told again with the next one
         self._unsent_finished: list[str] = []
         self._unsent_preempted: list[str] = []
 

@@ -35,9 +35,8 @@ def adapt_decoder(
 ) -> AdaptedDecoder:
     """Return the decoder with slots for adapters of its embedding, attention, MLP and logits; it keeps its weights.
 
-    Experts have no such room.
-
-    A query, key and value projection that is fused head by head has no such room: its outputs lie elsewhere here.
+    Experts have no such room, nor has a query, key and value projection that is fused head by head: its outputs lie
+    elsewhere here.
     """
     none = np.zeros(0, np.int32)
     adapting = _Adapting(config, names, share, ops, num_slots, AdapterRows(none, none, none), {})

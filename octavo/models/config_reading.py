@@ -201,10 +201,15 @@ def with_one_window(config: HFConfig, decoder: DecoderConfig) -> DecoderConfig:
 
 def with_upper_windows(config: HFConfig, decoder: DecoderConfig) -> DecoderConfig:
     """Let the layers from max_window_layers on slide when use_sliding_window is set (Qwen 2 and 3)."""
-    config = with_defaults(config, sliding_window=4096)
+    config = with_defaults(config, sliding_window=4096, max_window_layers=28)
     if not config.bool("use_sliding_window", False):
         config = HFConfig({**config.values, "sliding_window": None}, config.source)
-    first = config.int("max_window_layers", 28)
+    return with_windows_from(config, decoder)
+
+
+def with_windows_from(config: HFConfig, decoder: DecoderConfig) -> DecoderConfig:
+    """Let the layers from max_window_layers on slide when sliding_window is set, unless layer_types says other."""
+    first = config.int("max_window_layers")
     default = [
         "sliding_attention" if "sliding_window" in config and index >= first else "full_attention"
         for index in range(len(decoder.layers))

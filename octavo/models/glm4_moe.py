@@ -8,10 +8,9 @@ from octavo.loader.hf_config import HFConfig
 from octavo.models.config_reading import (
     count,
     read_decoder_config,
-    read_layer_types,
     refuse,
     with_defaults,
-    with_windows,
+    with_windows_from,
 )
 from octavo.models.decoder_config import DecoderConfig, WeightNames
 from octavo.models.expert_reading import read_experts, with_experts
@@ -36,12 +35,7 @@ def read_glm_config(config: HFConfig) -> DecoderConfig:
 
 def read_dots_config(config: HFConfig) -> DecoderConfig:
     decoder = replace(_read_config(config, "Dots1ForCausalLM"), qk_norm="head")
-    first = config.int("max_window_layers", 62)
-    default = [
-        "sliding_attention" if "sliding_window" in config and index >= first else "full_attention"
-        for index in range(len(decoder.layers))
-    ]
-    return with_windows(config, decoder, read_layer_types(config, default))
+    return with_windows_from(with_defaults(config, max_window_layers=62), decoder)
 
 
 def _read_config(config: HFConfig, architecture: str) -> DecoderConfig:

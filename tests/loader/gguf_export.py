@@ -55,7 +55,7 @@ def _make(model_type: str, **values: Any) -> Callable[[], PretrainedConfig]:
     return lambda: AutoConfig.for_model(model_type, **{**_SIZES, **values})
 
 
-def _head_size(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+def head_size(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
 
@@ -67,14 +67,14 @@ def _rope_size(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
 
 
 def _gemma2(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    _head_size(writer, config)
+    head_size(writer, config)
     writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
     writer.add_final_logit_softcapping(config.final_logit_softcapping)
     writer.add_sliding_window(config.sliding_window)
 
 
 def _gemma3(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    _head_size(writer, config)
+    head_size(writer, config)
     writer.add_sliding_window(config.sliding_window)
     writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
     writer.add_rope_scaling_factor(8.0)
@@ -95,7 +95,7 @@ def _phi3_factors(config: PretrainedConfig) -> Mapping[str, Tensor]:
     }
 
 
-def _granite(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+def granite_factors(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     _rope_size(writer, config)
     writer.add_attention_scale(config.attention_multiplier)
     writer.add_embedding_scale(config.embedding_multiplier)
@@ -116,7 +116,7 @@ def _llama3_factors(config: PretrainedConfig) -> Mapping[str, Tensor]:
     return {"rope_freqs.weight": np.array(factors, np.float32)}
 
 
-def _yarn(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+def yarn(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(4.0)
     writer.add_rope_scaling_orig_ctx_len(64)
@@ -151,15 +151,15 @@ FAMILIES: dict[str, Family] = {
         "llama",
         _make("llama", head_dim=16, rope_parameters=_LLAMA3),
         permutes=True,
-        metadata=_head_size,
+        metadata=head_size,
         extra_tensors=_llama3_factors,
     ),
     "mistral-wide-heads": Family(
-        "llama", _make("llama", head_dim=16, tie_word_embeddings=True), permutes=True, metadata=_head_size
+        "llama", _make("llama", head_dim=16, tie_word_embeddings=True), permutes=True, metadata=head_size
     ),
     "qwen2": Family("qwen2", _make("qwen2", tie_word_embeddings=True)),
-    "qwen2-yarn": Family("qwen2", _make("qwen2", rope_parameters=_YARN), metadata=_yarn),
-    "qwen3": Family("qwen3", _make("qwen3", head_dim=16), metadata=_head_size),
+    "qwen2-yarn": Family("qwen2", _make("qwen2", rope_parameters=_YARN), metadata=yarn),
+    "qwen3": Family("qwen3", _make("qwen3", head_dim=16), metadata=head_size),
     "gemma2": Family(
         "gemma2", _make("gemma2", head_dim=16, query_pre_attn_scalar=16), norms_plus_one=True, metadata=_gemma2
     ),
@@ -193,7 +193,7 @@ FAMILIES: dict[str, Family] = {
             "granite", attention_multiplier=0.2, embedding_multiplier=12.0, residual_multiplier=0.25, logits_scaling=8.0
         ),
         permutes=True,
-        metadata=_granite,
+        metadata=granite_factors,
     ),
     "olmo2": Family("olmo2", _make("olmo2")),
     "smollm3": Family("smollm3", _make("smollm3", num_hidden_layers=5), permutes=True, metadata=_rope_size),
@@ -238,7 +238,7 @@ def write_gguf(
     """Write the model; matrices whose rows fill blocks of `kind` in that type."""
     config = model.config
     writer = gguf.GGUFWriter(path, family.gguf_name, **writer_options)
-    _common_metadata(writer, config)
+    common_metadata(writer, config)
     family.metadata(writer, config)
     for name, values in _converted(stored_tensors(model), config, family).items():
         if (
@@ -257,7 +257,7 @@ def write_gguf(
     writer.close()
 
 
-def _common_metadata(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+def common_metadata(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -273,8 +273,8 @@ def _common_metadata(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     if rope:
         writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"token{index}" for index in range(NUM_TOKENS)])
-    writer.add_token_types([gguf.TokenType.NORMAL] * NUM_TOKENS)
+    writer.add_token_list([f"token{index}" for index in range(config.vocab_size)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * config.vocab_size)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
 
@@ -287,9 +287,9 @@ def _converted(tensors: Mapping[str, Tensor], config: PretrainedConfig, family: 
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name is not None, name
         if family.permutes and ".q_proj." in name:
-            values = _permuted(values, config.num_attention_heads)
+            values = permuted(values, config.num_attention_heads)
         if family.permutes and ".k_proj." in name:
-            values = _permuted(values, config.num_key_value_heads)
+            values = permuted(values, config.num_key_value_heads)
         if family.norms_plus_one and name.endswith("norm.weight"):
             values = values + 1
         if family.transposes and name.endswith(
@@ -300,7 +300,7 @@ def _converted(tensors: Mapping[str, Tensor], config: PretrainedConfig, family: 
     return converted
 
 
-def _permuted(values: Tensor, num_heads: int) -> Tensor:
+def permuted(values: Tensor, num_heads: int) -> Tensor:
     """Interleave the two rotary halves of each head, as llama.cpp's convert scripts do for the llama family."""
     half = values.shape[0] // num_heads // 2
     rows = [head * 2 * half + part * half + i for head in range(num_heads) for i in range(half) for part in range(2)]

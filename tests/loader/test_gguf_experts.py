@@ -21,6 +21,7 @@ from octavo.loader.gguf_file import GGUFFile
 from octavo.loader.gguf_weights import GGUFWeights
 from octavo.loader.hf_config import HFConfig
 from octavo.models.registry import ARCHITECTURES, build_model
+from tests.loader.gguf_export import common_metadata, granite_factors, head_size, permuted, yarn
 from tests.loader.test_gguf_models import assert_alike
 from tests.models.harness import TINY, PagedRun, available_ops, random_model, transformers_logits
 
@@ -43,18 +44,6 @@ class Family:
         return AutoConfig.for_model(self.model_type, **{**TINY, **self.values})
 
 
-def _head_size(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-
-
-def _granite(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    writer.add_attention_scale(config.attention_multiplier)
-    writer.add_embedding_scale(config.embedding_multiplier)
-    writer.add_residual_scale(config.residual_multiplier)
-    writer.add_logit_scale(config.logits_scaling)
-
-
 def _sigmoids(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_expert_weights_norm(config.norm_topk_prob)
@@ -70,11 +59,9 @@ def _glm(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
 
 
 def _gpt_oss(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    _head_size(writer, config)
+    head_size(writer, config)
     writer.add_sliding_window(config.sliding_window)
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(4.0)
-    writer.add_rope_scaling_orig_ctx_len(64)
+    yarn(writer, config)
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -93,16 +80,16 @@ FAMILIES = {
     "mixtral": Family("llama", "mixtral", {"num_local_experts": 5, "sliding_window": None}, permutes=True),
     "qwen2moe": Family("qwen2moe", "qwen2_moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
     "qwen3moe": Family(
-        "qwen3moe", "qwen3_moe", {**_EXPERTS, "norm_topk_prob": True, "head_dim": 24}, metadata=_head_size
+        "qwen3moe", "qwen3_moe", {**_EXPERTS, "norm_topk_prob": True, "head_dim": 24}, metadata=head_size
     ),
     "olmoe": Family("olmoe", "olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
-    "granitemoe": Family("granitemoe", "granitemoe", _GRANITE, permutes=True, metadata=_granite),
+    "granitemoe": Family("granitemoe", "granitemoe", _GRANITE, permutes=True, metadata=granite_factors),
     "granitemoe-shared": Family(
         "granitemoe",
         "granitemoeshared",
         {**_GRANITE, "shared_intermediate_size": 32},
         permutes=True,
-        metadata=_granite,
+        metadata=granite_factors,
     ),
     "gpt-oss": Family(
         "gpt-oss",
@@ -150,8 +137,7 @@ def converted(model: PreTrainedModel, family: Family) -> dict[str, Tensor]:
         assert gguf_name is not None, name
         for part, count in heads.items():
             if family.permutes and f".{part}." in name:
-                shape = values.shape
-                values = values.reshape(count, 2, shape[0] // count // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+                values = permuted(values, count)
         tensors[gguf_name] = values.squeeze()
     return tensors
 
@@ -189,22 +175,10 @@ def write(
     config = model.config
     writer = gguf.GGUFWriter(path, family.gguf_name)
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
-    for add, value in {
-        writer.add_block_count: config.num_hidden_layers,
-        writer.add_context_length: config.max_position_embeddings,
-        writer.add_embedding_length: config.hidden_size,
-        writer.add_feed_forward_length: config.intermediate_size,
-        writer.add_head_count: config.num_attention_heads,
-        writer.add_head_count_kv: config.num_key_value_heads,
-        writer.add_layer_norm_rms_eps: config.rms_norm_eps,
-        writer.add_rope_freq_base: config.rope_parameters["rope_theta"],
-        writer.add_expert_count: experts or config.n_routed_experts,
-        writer.add_expert_used_count: config.num_experts_per_tok,
-    }.items():
-        add(value)
+    common_metadata(writer, config)
+    writer.add_expert_count(experts or config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
     (metadata or family.metadata)(writer, config)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"token{index}" for index in range(97)])
     for name, values in {**converted(model, family), **(extra or {})}.items():
         plain = kind == gguf.GGMLQuantizationType.F32 or values.ndim < 2 or "ffn_gate_inp" in name
         if plain or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
