@@ -160,6 +160,7 @@ async def _litellm_at_once(options: dict[str, Any], ask: list[dict[str, str]]) -
 
 
 def try_langchain(url: str, model: str) -> Iterator[tuple[str, bool, str]]:
+    import openai
     from langchain_core.messages import HumanMessage, SystemMessage
     from langchain_core.prompts import ChatPromptTemplate
     from langchain_openai import ChatOpenAI, OpenAI
@@ -173,7 +174,17 @@ def try_langchain(url: str, model: str) -> Iterator[tuple[str, bool, str]]:
     chat = ChatOpenAI(max_tokens=24, **options)
     messages = [SystemMessage("You are a helpful assistant."), HumanMessage("What is the capital of France?")]
     answer = chat.invoke(messages)
-    yield "LangChain: invoke", "Paris" in answer.content, f"{answer.content!r} {answer.usage_metadata}"
+    plain = openai.OpenAI(base_url=f"{url}/v1", api_key="none").chat.completions.create(
+        model=model,
+        temperature=0,
+        max_tokens=24,
+        messages=[
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": "What is the capital of France?"},
+        ],
+    )
+    is_same = answer.content == plain.choices[0].message.content
+    yield "LangChain: invoke", is_same and len(answer.content) > 0, f"{answer.content!r} {answer.usage_metadata}"
     streamed = list(chat.stream(messages))
     yield "LangChain: stream", "".join(part.content for part in streamed) == answer.content, f"{len(streamed)} parts"
     chain = ChatPromptTemplate.from_messages([("user", "What is the capital of {country}?")]) | chat
